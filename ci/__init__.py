@@ -1,0 +1,1 @@
+"""The tooling that carries the patch series: pin, compose, build, test, refresh."""
