@@ -100,9 +100,22 @@ def _empty_home() -> str:
 def _network_environment() -> dict[str, str]:
     """What a fetch over the network needs of the user's environment: the way
     to an SSH key, and proxies and certificates; nothing that changes content."""
-    names = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSL_CERT_FILE", "SSL_CERT_DIR",
-             "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "http_proxy", "https_proxy",
-             "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy")
+    names = (
+        "SSH_AUTH_SOCK",
+        "SSH_AGENT_PID",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "GIT_SSL_CAINFO",
+        "CURL_CA_BUNDLE",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "ALL_PROXY",
+        "all_proxy",
+    )
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -218,7 +231,9 @@ class Git:
         return self.run("cat-file", "blob", object_id)
 
     def write_blob(self, content: bytes) -> str:
-        return self.text("hash-object", "-t", "blob", "-w", "--no-filters", "--stdin", stdin=content)
+        return self.text(
+            "hash-object", "-t", "blob", "-w", "--no-filters", "--stdin", stdin=content
+        )
 
     def list_tree(self, tree: str, paths: Iterable[str] = ()) -> dict[bytes, tuple[str, str]]:
         """Every file below `tree`: path -> (mode, blob id)."""
@@ -243,5 +258,12 @@ class Git:
 
     def fetch(self, source: str, *refspecs: str) -> None:
         """Fetch from a remote, a clone or a mirror, showing git's own progress."""
-        self.run("fetch", "-q", "--no-tags", "--no-write-fetch-head", source, *refspecs,
-                 env=_network_environment())
+        self.run(
+            "fetch",
+            "-q",
+            "--no-tags",
+            "--no-write-fetch-head",
+            source,
+            *refspecs,
+            env=_network_environment(),
+        )

@@ -1,0 +1,136 @@
+"""The command line: which verbs there are, and how their ends are told.
+
+A verb is a `Verb` in `VERBS`: its name, one line of help, a function that
+declares its options and one that does it. The latter imports the verb's room
+inside, so that no verb pays for the libraries of another.
+
+Whatever a user can cause or mend ends in one line on standard error and exit
+status 1; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.errors import Fault
+from ci.layout import Layout
+
+INTERRUPTED = 130
+"""What a shell reports for a command that ended on Ctrl-C."""
+
+
+def _no_options(parser: argparse.ArgumentParser) -> None:
+    """A verb that takes nothing."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One thing the tooling does.
+
+    Attributes:
+        run: does it; its result is the exit status.
+        options: adds the verb's options to its parser.
+        passes_on: words that the parser does not know are no mistake but
+            meant for another program (pytest); `run` finds them in `args.rest`.
+    """
+
+    name: str
+    help: str
+    run: Callable[[Layout, argparse.Namespace], int]
+    options: Callable[[argparse.ArgumentParser], None] = _no_options
+    passes_on: bool = False
+
+
+# One `Verb` a line, in the order in which a user meets them.
+VERBS: tuple[Verb, ...] = ()
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with the one-line message and exit status of every other fault."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise Fault(message, todo=f"see `{self.prog} --help`")
+
+
+def _parser(verbs: Sequence[Verb]) -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m ci", description="Pin, compose, build, test and refresh.")
+    below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in verbs:
+        its = below.add_parser(verb.name, help=verb.help, description=verb.help)
+        verb.options(its)
+    return parser
+
+
+def _parse(words: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.Namespace]:
+    parser = _parser(verbs)
+    args, rest = parser.parse_known_args(words)
+    verb = next(verb for verb in verbs if verb.name == args.verb)
+    if rest and not verb.passes_on:
+        raise Fault(
+            f"{verb.name} does not know {' '.join(rest)}",
+            todo=f"see `nox -s {verb.name} -- --help`",
+        )
+    args.rest = rest
+    return verb, args
+
+
+# What the machine can lack that is the user's to mend, by errno.
+_MENDABLE = {
+    errno.ENOSPC: ("no space left on the disk", "free some space and run it again"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space and run it again"),
+    errno.EACCES: ("permission denied", "make it readable and writable for you"),
+    errno.EPERM: ("not permitted", "make it readable and writable for you"),
+    errno.EROFS: ("the file system is read-only", "work in a checkout that can be written"),
+    errno.ENAMETOOLONG: ("the path is too long", "check out the project in a shorter path"),
+    errno.EMFILE: ("too many open files", "raise the limit (ulimit -n) and run it again"),
+}
+_UNREACHABLE = {
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+}
+
+
+def _as_fault(error: OSError) -> Fault | None:
+    """The fault that an operating system error stands for; None for a bug."""
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno in _MENDABLE:
+        what, todo = _MENDABLE[error.errno]
+        return Fault(what + where, todo=todo)
+    if error.errno in _UNREACHABLE:
+        return Fault(f"no network: {error.strerror}", todo="check the connection and run it again")
+    return None
+
+
+def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, start: Path | None = None) -> int:
+    """Run one verb and hand back the exit status."""
+    try:
+        verb, args = _parse(words, verbs)
+        return verb.run(Layout.find(start or Path.cwd()), args)
+    except KeyboardInterrupt:
+        print("stopped; the next run starts clean", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output (a pager, head) has seen enough.
+        sys.stderr.close()
+        return 1
+    except Fault as fault:
+        return _tell(fault)
+    except OSError as error:
+        known = _as_fault(error)
+        if known is None:
+            raise
+        return _tell(known)
+
+
+def _tell(fault: Fault) -> int:
+    sys.stdout.flush()
+    print(f"error: {fault}", file=sys.stderr)
+    return 1

@@ -1,0 +1,34 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = [
+#     "nox[uv]>=2025.5.1",
+#     "gitpython>=3.1.44",
+#     "packaging>=24",
+#     "pypi-simple[tqdm]>=1.8",
+#     "tomli>=2; python_version < '3.11'",
+# ]
+# ///
+"""Sessions only: each hands over to `python -m ci VERB`, where the work is done.
+
+Start with `nox -s apply build`, then `nox -s test`. What follows `--` goes to
+the verb; `nox -s VERB -- --help` lists its options.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["apply", "build"]
+
+
+def _ci(session: nox.Session, verb: str) -> None:
+    """Run one verb of the tooling with the interpreter that holds its libraries."""
+    session.run(sys.executable, "-m", "ci", verb, *session.posargs)
+
+
+if __name__ == "__main__":
+    nox.main()

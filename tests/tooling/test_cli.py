@@ -1,0 +1,124 @@
+"""How the command line ends: one line, the right status, no traceback for wrong use."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci import cli
+from ci.errors import Fault
+from ci.layout import Layout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "pin.toml").write_text("")
+    return tmp_path
+
+
+def _run(
+    checkout: Path,
+    act: Callable[[Layout, argparse.Namespace], int],
+    *words: str,
+    passes_on: bool = False,
+) -> int:
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--source")
+
+    verbs = (cli.Verb("try", "a verb for tests", act, options, passes_on),)
+    return cli.main(["try", *words], verbs, checkout)
+
+
+def _raise(error: BaseException) -> Callable[[Layout, argparse.Namespace], int]:
+    def act(layout: Layout, args: argparse.Namespace) -> int:
+        raise error
+
+    return act
+
+
+def test_status_of_a_verb_is_the_exit_status(checkout: Path) -> None:
+    assert _run(checkout, lambda layout, args: 0) == 0
+    assert _run(checkout, lambda layout, args: 3) == 3
+
+
+def test_a_verb_gets_the_checkout_and_its_options(checkout: Path) -> None:
+    seen: list[tuple[Path, str]] = []
+
+    def act(layout: Layout, args: argparse.Namespace) -> int:
+        seen.append((layout.root, args.source))
+        return 0
+
+    below = checkout / "ci" / "deep"
+    below.mkdir(parents=True)
+    verbs = (cli.Verb("try", "h", act, lambda p: p.add_argument("--source") and None),)
+    assert cli.main(["try", "--source", "x"], verbs, below) == 0
+    assert seen == [(checkout, "x")]
+
+
+def test_fault_is_one_line_with_details_below(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = Fault("pin.toml has no [sdist]", todo="add it", details=("a", "b"))
+    assert _run(checkout, _raise(fault)) == 1
+    assert capsys.readouterr().err == "error: pin.toml has no [sdist]: add it\n    a\n    b\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "no space left on the disk: /some/file: free"),
+        (errno.EACCES, "permission denied: /some/file"),
+        (errno.EROFS, "read-only: /some/file"),
+        (errno.ECONNREFUSED, "no network"),
+    ],
+)
+def test_machine_trouble_is_one_line(
+    checkout: Path, capsys: pytest.CaptureFixture[str], number: int, says: str
+) -> None:
+    assert _run(checkout, _raise(OSError(number, os.strerror(number), "/some/file"))) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback(checkout: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _run(checkout, lambda layout, args: 1 // 0)
+    with pytest.raises(FileNotFoundError):
+        _run(checkout, _raise(FileNotFoundError(errno.ENOENT, "gone", "x")))
+
+
+def test_interrupt_is_one_line_and_130(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(checkout, _raise(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_unknown_words(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(checkout, lambda layout, args: 0, "--nonsense") == 1
+    assert "--nonsense" in capsys.readouterr().err
+    assert cli.main(["nonsense"], (), checkout) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert "nonsense" in told
+    assert "Traceback" not in told
+
+
+def test_words_for_another_program_are_passed_on(checkout: Path) -> None:
+    seen: list[list[str]] = []
+
+    def act(layout: Layout, args: argparse.Namespace) -> int:
+        seen.append(args.rest)
+        return 0
+
+    assert _run(checkout, act, "-k", "name", "-x", passes_on=True) == 0
+    assert seen == [["-k", "name", "-x"]]
+
+
+def test_outside_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(tmp_path, lambda layout, args: 0) == 1
+    assert "no pin.toml" in capsys.readouterr().err
