@@ -21,10 +21,11 @@ def load(path: Path) -> dict[str, Any]:
         Fault: there is no such file, or it is not TOML.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        table: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise Fault(
             f"{path.name} is missing", todo=f"restore it: git checkout -- {path.name}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Fault(f"{path.name} is not valid TOML", todo=str(error)) from None
+    return table
