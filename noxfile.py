@@ -2,10 +2,13 @@
 # requires-python = ">=3.10"
 # dependencies = [
 #     "nox[uv]>=2025.5.1",
+#     "filelock>=3.16",
 #     "gitpython>=3.1.44",
 #     "packaging>=24",
 #     "pypi-simple[tqdm]>=1.8",
+#     "requests>=2.32",
 #     "tomli>=2; python_version < '3.11'",
+#     "urllib3>=2.1",
 # ]
 # ///
 """Sessions only: each hands over to `python -m ci VERB`, where the work is done.
