@@ -33,5 +33,11 @@ def _ci(session: nox.Session, verb: str) -> None:
     session.run(sys.executable, "-m", "ci", verb, *session.posargs)
 
 
+@nox.session
+def apply(session: nox.Session) -> None:
+    """Compose the series on the pinned vLLM and check it out at build/vllm."""
+    _ci(session, "apply")
+
+
 if __name__ == "__main__":
     nox.main()

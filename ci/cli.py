@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,24 @@ class Verb:
     passes_on: bool = False
 
 
+def _room(module: str, verb: str, help: str) -> Verb:
+    """A verb whose room has `options` and `run`; imported when it is used."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        importlib.import_module(module).options(parser)
+
+    def run(layout: Layout, args: argparse.Namespace) -> int:
+        status: int = importlib.import_module(module).run(layout, args)
+        return status
+
+    return Verb(verb, help, run, options)
+
+
 # One `Verb` a line, in the order in which a user meets them.
-VERBS: tuple[Verb, ...] = ()
+VERBS: tuple[Verb, ...] = (
+    _room("ci.apply", "apply", "compose the series on the pinned vLLM and check it out"),
+    _room("ci.importer", "import-commits", "take commits of a vLLM clone into the series"),
+)
 
 
 class _Parser(argparse.ArgumentParser):

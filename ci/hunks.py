@@ -1,0 +1,176 @@
+"""Applying a file's change at its exact context.
+
+Nothing is fuzzed: every context and removed line must be there, byte for
+byte. Where the file is the very one that the patch was made for (its id says
+so), the lines must be at the very place too. Where it is another, a hunk may
+move, but only if one place fits, or its line number settles which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci.errors import Fault
+from ci.filediff import FileDiff, Hunk
+from ci.objects import Content, blob_id, show, split_lines
+
+
+class DoesNotApply(Fault):
+    """A change whose context is not in the file, or is there more than once."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a file became.
+
+    Attributes:
+        content: None if the change deletes the file.
+        canonical: the patch was made for this very file and its ids agree
+            with what it gave, so that exporting it gives the same bytes.
+    """
+
+    content: Content | None
+    canonical: bool
+
+
+def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Applied:
+    """Apply `diff` to a file.
+
+    Args:
+        old: the file before, None if there is none.
+        patch: the patch's file name, for messages.
+
+    Raises:
+        DoesNotApply: with patch, file, hunk, the conflicting lines and the
+            nearest match.
+    """
+    where = f"{patch}: {show(diff.path)}"
+    _check_presence(diff, old, where)
+    before = old.data if old else b""
+    same_file = old is None or not diff.old_id or blob_id(before) == diff.old_id
+    if diff.binary is not None:
+        if before != diff.binary.old:
+            raise DoesNotApply(
+                f"{where}: the binary file is not the one that the patch was made for",
+                todo="make the change again on the new file",
+            )
+        after = diff.binary.new
+    else:
+        after = _apply_hunks(diff, before, same_file, where)
+    if diff.new_mode is None:
+        if after:
+            raise DoesNotApply(
+                f"{where}: the patch deletes the file but does not hold all its lines",
+                todo="delete it in build/vllm and run `nox -s refresh`",
+            )
+        return Applied(None, same_file)
+    canonical = same_file and (not diff.new_id or blob_id(after) == diff.new_id)
+    return Applied(Content(diff.new_mode, after), canonical)
+
+
+def _check_presence(diff: FileDiff, old: Content | None, where: str) -> None:
+    if diff.is_new and old is not None:
+        raise DoesNotApply(f"{where}: the patch makes this file, but it is there already")
+    if diff.is_new:
+        return
+    if old is None:
+        raise DoesNotApply(
+            f"{where}: no such file in the tree that the patch applies to",
+            todo="it may have been renamed or deleted upstream",
+        )
+    if old.mode != diff.old_mode:
+        raise DoesNotApply(
+            f"{where}: the file's mode is {old.mode}, the patch expects {diff.old_mode}"
+        )
+
+
+def _apply_hunks(diff: FileDiff, before: bytes, same_file: bool, where: str) -> bytes:
+    lines = split_lines(before)
+    out: list[bytes] = []
+    done = 0
+    shift = 0
+    for number, hunk in enumerate(diff.hunks, 1):
+        stated = hunk.old_start - (1 if hunk.old_count else 0)
+        place = _place(hunk, lines, stated + shift, done, same_file)
+        if isinstance(place, list):
+            hunk_at = f"{where}: hunk {number} of {len(diff.hunks)} ({hunk.title})"
+            raise _conflict(hunk, hunk_at, lines, stated + shift, place)
+        shift = place - stated
+        out += lines[done:place] + hunk.new_lines
+        done = place + len(hunk.old_lines)
+    return b"".join(out + lines[done:])
+
+
+def _fits(old: list[bytes], lines: list[bytes], at: int) -> bool:
+    return at >= 0 and lines[at : at + len(old)] == old
+
+
+def _place(
+    hunk: Hunk, lines: list[bytes], stated: int, done: int, same_file: bool
+) -> int | list[int]:
+    """The one place where a hunk goes, or the places that cannot be told apart."""
+    old = hunk.old_lines
+    if stated >= done and stated <= len(lines) and _fits(old, lines, stated):
+        return stated if old or same_file or not lines else []
+    if same_file or not old:
+        return []
+    last = len(lines) - len(old) + 1
+    places = [at for at in range(done, last) if _fits(old, lines, at)]
+    return places[0] if len(places) == 1 else places
+
+
+# --- saying what is wrong ----------------------------------------------------
+
+
+def _conflict(
+    hunk: Hunk, hunk_at: str, lines: list[bytes], stated: int, places: list[int]
+) -> DoesNotApply:
+    if places:
+        found = ", ".join(str(at + 1) for at in places[:8])
+        return DoesNotApply(
+            f"{hunk_at} fits in {len(places)} places (lines {found}) and none is the line it names",
+            todo="make the change again in build/vllm at the place you mean",
+        )
+    return DoesNotApply(
+        f"{hunk_at} does not apply",
+        todo="make the change again on this file's lines",
+        details=tuple(_nearest(hunk, lines, stated)),
+    )
+
+
+def _shown(line: bytes) -> str:
+    return show(line.removesuffix(b"\n"))
+
+
+def _nearest(hunk: Hunk, lines: list[bytes], stated: int) -> list[str]:
+    """Where the hunk comes nearest to fitting, and the lines that differ there."""
+    old, new = hunk.old_lines, hunk.new_lines
+    changed = new != old and any(line.startswith(b"+") for line in hunk.lines)
+    if changed and any(_fits(new, lines, at) for at in range(len(lines) - len(new) + 1)):
+        return ["its result is there already: upstream may have taken the change"]
+    wanted = set(old)
+    anchors = [at for at, line in enumerate(lines) if line in wanted]
+    starts = {
+        at - offset for at in anchors for offset in range(len(old)) if old[offset] == lines[at]
+    }
+    if not starts:
+        return [
+            f"none of its {len(old)} lines is in the file; it expects, near line {stated + 1}:",
+            *(f"  expected: {_shown(line)}" for line in old[:12]),
+        ]
+
+    def agreeing(start: int) -> int:
+        return sum(
+            0 <= start + i < len(lines) and lines[start + i] == line for i, line in enumerate(old)
+        )
+
+    best = max(starts, key=lambda start: (agreeing(start), -abs(start - stated)))
+    said = [f"nearest match: line {best + 1}, {agreeing(best)} of {len(old)} lines agree"]
+    for offset, line in enumerate(old):
+        at = best + offset
+        there = lines[at] if 0 <= at < len(lines) else None
+        if there != line:
+            said.append(f"line {at + 1} expected: {_shown(line)}")
+            found = "(end of file)" if there is None else _shown(there)
+            said.append(f"line {at + 1} found:    {found}")
+    return said[:25]

@@ -1,0 +1,80 @@
+"""What every test of the tooling stands on: a clock that stands still, and a sample."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ci.objects import REGULAR, Content
+from tests.tooling.projects import (
+    A2,
+    A3,
+    CLOCK,
+    TAG,
+    UPSTREAM,
+    Project,
+    clone_of,
+    commit,
+    edit,
+    text,
+)
+
+
+def _settle(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_DATE", CLOCK)
+        monkeypatch.setenv(f"GIT_{role}_NAME", "A User")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "user@example.invalid")
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The user's git has a fixed clock and a configuration of its own."""
+    _settle(monkeypatch, tmp_path_factory.getbasetemp() / "home")
+
+
+@pytest.fixture(scope="session")
+def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A series of three patches in two topics, made by importing real commits."""
+    where = tmp_path_factory.mktemp("sample")
+    with pytest.MonkeyPatch.context() as patch:
+        _settle(patch, where / "home")
+        project = Project.make(where / "project", UPSTREAM)
+        clone = clone_of(project, where / "clone")
+        setup = edit(UPSTREAM["setup.py"], ("setup line 6\n", "setup line six\n"))
+        commit(clone, "[Build] Say six", {"setup.py": setup})
+        project.import_commits(clone, f"{TAG}..HEAD", "build", "--title", "The build")
+        subprocess.run(["git", "-C", str(clone), "tag", "one"], check=True)
+        commit(
+            clone,
+            "[Core] Add a new file",
+            {"vllm/a.py": A2, "vllm/new.py": text("new = 1", "newer = 2")},
+            "It is needed.\n\nIn two paragraphs.",
+        )
+        commit(
+            clone,
+            "[Bugfix] Thirty, and no going",
+            {
+                "vllm/a.py": A3,
+                "vllm/gone.py": None,
+                "tests/test_new.py": text("def test_new():", "    assert True"),
+                "win.txt": Content(REGULAR, b"r1\r\nR2\r\nr3\r\n"),
+            },
+        )
+        project.import_commits(clone, "one..HEAD", "core")
+        project.apply()
+    yield project
+
+
+@pytest.fixture
+def project(_sample: Project, tmp_path: Path) -> Project:
+    """The sample, applied, in a folder of its own."""
+    return _sample.copy(tmp_path / "project")

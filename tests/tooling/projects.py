@@ -1,0 +1,212 @@
+"""Small generated projects: a tiny upstream, a series on it, a fixed clock."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci import apply as applying
+from ci import importer, pin
+from ci.filediff import quote
+from ci.git import Git
+from ci.layout import Layout
+from ci.objects import EXECUTABLE, REGULAR, Content
+from ci.pin import Artifact, Pin
+
+CLOCK = "1700000000 +0000"
+TAG = "v0.0.1"
+
+
+def text(*lines: str) -> Content:
+    return Content(REGULAR, "".join(f"{line}\n" for line in lines).encode())
+
+
+def numbered(name: str, count: int) -> list[str]:
+    return [f"{name} line {number}" for number in range(1, count + 1)]
+
+
+UPSTREAM: dict[str, Content] = {
+    ".gitattributes": Content(REGULAR, b"*.bat text eol=crlf\nvllm/b.py ident export-ignore\n"),
+    ".gitignore": text("*.so", "/build/", "ignored.txt"),
+    "setup.py": text(*numbered("setup", 12)),
+    "vllm/__init__.py": Content(REGULAR, b""),
+    "vllm/a.py": text(*numbered("a", 40)),
+    "vllm/b.py": text(*numbered("b", 30), "# $Id$"),
+    "vllm/gone.py": text("going"),
+    "tools/run.sh": Content(EXECUTABLE, b"#!/bin/sh\nexit 0\n"),
+    'docs/été "1".md': text("un", "deux", "trois"),
+    "win.txt": Content(REGULAR, b"r1\r\nr2\r\nr3\r\n"),
+}
+
+
+def sdist_of(tree: Mapping[str, Content]) -> bytes:
+    """The same bytes each time: no time, no owner."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
+        for path, content in {**tree, "PKG-INFO": text("Name: vllm")}.items():
+            member = tarfile.TarInfo(f"vllm-0.0.1/{path}")
+            member.size = len(content.data)
+            member.mode = 0o755 if content.mode == EXECUTABLE else 0o644
+            archive.addfile(member, io.BytesIO(content.data))
+    return out.getvalue()
+
+
+def write_tree(store: Git, ref: str, tree: Mapping[str, Content]) -> tuple[str, str]:
+    """Put a tree into a repository under `ref`; its commit and tree."""
+    feed = [b"commit %s\ncommitter u <u@u> %s\ndata 0\n" % (ref.encode(), CLOCK.encode())]
+    for path, content in tree.items():
+        raw = quote(os.fsencode(path))
+        feed.append(b"M %s inline %s\n" % (content.mode.encode(), raw))
+        feed.append(b"data %d\n%s\n" % (len(content.data), content.data))
+    store.run("fast-import", "--quiet", "--force", "--done", stdin=b"".join([*feed, b"done\n"]))
+    return store.text("rev-parse", ref), store.text("rev-parse", f"{ref}^{{tree}}")
+
+
+def put(root: Path, path: str, content: Content | None) -> None:
+    """Make a file on disk what `content` says."""
+    target = root / path
+    if target.is_symlink() or target.exists():
+        target.unlink()
+    if content is None:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if content.mode == "120000":
+        target.symlink_to(os.fsdecode(content.data))
+        return
+    target.write_bytes(content.data)
+    target.chmod(0o755 if content.mode == EXECUTABLE else 0o644)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout of a project like this one, in small."""
+
+    layout: Layout
+
+    @property
+    def root(self) -> Path:
+        return self.layout.root
+
+    @property
+    def work(self) -> Path:
+        return self.layout.work_tree
+
+    @classmethod
+    def make(cls, root: Path, upstream: Mapping[str, Content]) -> Project:
+        """A project with a pin and no patch; its sdist lies in the downloads."""
+        layout = Layout(root)
+        layout.downloads.mkdir(parents=True)
+        sdist = sdist_of(upstream)
+        (layout.downloads / "vllm-0.0.1.tar.gz").write_bytes(sdist)
+        scratch = Git(root / "build" / "scratch.git")
+        scratch.init()
+        tree = write_tree(scratch, "refs/heads/x", upstream)[1]
+        shutil.rmtree(scratch.git_dir)
+        artifact = Artifact(
+            "vllm", "vllm-0.0.1.tar.gz", len(sdist), hashlib.sha256(sdist).hexdigest()
+        )
+        made = Pin(
+            "0.0.1",
+            "https://vllm.invalid/vllm",
+            TAG,
+            "1" * 40,
+            tree,
+            artifact,
+            ("PKG-INFO",),
+            {"cpu-x86_64": artifact},
+        )
+        layout.pin.write_text(pin.dump_pin(made))
+        layout.patches.mkdir()
+        return cls(layout)
+
+    def copy(self, root: Path) -> Project:
+        shutil.copytree(self.root, root, symlinks=True)
+        return Project(Layout(root))
+
+    # -- verbs -------------------------------------------------------------------
+
+    def apply(self, *words: str) -> applying.Applied:
+        parser = argparse.ArgumentParser()
+        applying.options(parser)
+        return applying.apply(self.layout, parser.parse_args(words))
+
+    def import_commits(self, clone: Path, words: str, topic: str, *more: str) -> list[str]:
+        parser = argparse.ArgumentParser()
+        importer.options(parser)
+        args = parser.parse_args([str(clone), words, "--topic", topic, *more])
+        store, base = applying.open_base(self.layout, None)
+        return importer.import_commits(self.layout, store, base, args)
+
+    # -- looking -----------------------------------------------------------------
+
+    def series(self) -> dict[str, Content]:
+        """Every file of the series on disk."""
+        found = {}
+        for top in (self.layout.patches, self.layout.overlay):
+            for path in sorted(top.rglob("*")):
+                if path.is_symlink():
+                    found[str(path.relative_to(self.root))] = Content(
+                        "120000", os.fsencode(path.readlink())
+                    )
+                elif path.is_file():
+                    mode = EXECUTABLE if path.stat().st_mode & 0o100 else REGULAR
+                    found[str(path.relative_to(self.root))] = Content(mode, path.read_bytes())
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the work tree."""
+        return {
+            str(path.relative_to(self.work)): path.read_bytes()
+            for path in sorted(self.work.rglob("*"))
+            if path.is_file() and ".git" not in path.parts
+        }
+
+    def git(self, *words: str, where: Path | None = None) -> str:
+        """The user's own git in the work tree, with the user's environment."""
+        done = subprocess.run(
+            ["git", *words], cwd=where or self.work, check=True, capture_output=True
+        )
+        return done.stdout.decode("utf-8", "surrogateescape").strip()
+
+
+def clone_of(project: Project, where: Path) -> Path:
+    """A developer's clone of the upstream, for `import-commits`."""
+    applying.open_base(project.layout, None)
+    subprocess.run(["git", "init", "-q", str(where)], check=True)
+    run = ["git", "-C", str(where)]
+    subprocess.run([*run, "fetch", "-q", str(project.layout.store), "refs/base/chosen"], check=True)
+    subprocess.run([*run, "reset", "-q", "--hard", "FETCH_HEAD"], check=True)
+    subprocess.run([*run, "tag", TAG], check=True)
+    return where
+
+
+def commit(
+    clone: Path, subject: str, changes: Mapping[str, Content | None], body: str = ""
+) -> None:
+    """One commit in a developer's clone."""
+    for path, content in changes.items():
+        put(clone, path, content)
+    subprocess.run(["git", "-C", str(clone), "add", "-A"], check=True)
+    words = ["-m", subject, *(["-m", body] if body else [])]
+    subprocess.run(["git", "-C", str(clone), "commit", "-q", "--allow-empty", *words], check=True)
+
+
+def edit(content: Content, *changes: tuple[str, str]) -> Content:
+    """A file with words replaced, each of which is there once."""
+    data = content.data
+    for old, new in changes:
+        assert data.count(old.encode()) == 1, old
+        data = data.replace(old.encode(), new.encode())
+    return Content(content.mode, data)
+
+
+A2 = edit(UPSTREAM["vllm/a.py"], ("a line 5\n", "a line 5\nfrom vllm import new\n"))
+A3 = edit(A2, ("a line 30\n", "a line thirty\n"))
