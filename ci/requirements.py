@@ -1,0 +1,81 @@
+"""What the environment that builds and tests has to hold, read from the composed tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from ci.environments import Recipe
+from ci.errors import Fault
+from ci.git import Git
+from ci.layout import Layout
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def recipe(layout: Layout, git: Git, tree: str) -> Recipe:
+    """vLLM's CPU and build requirements as `tree` states them, and the tests' own.
+
+    Raises:
+        Fault: the tree lacks one of vLLM's files, or a line of it cannot be read.
+    """
+    lines = [
+        *_runtime(git, tree, "cpu.txt"),
+        *_build(git, tree),
+        *_listed((layout.root / "tests" / "requirements.txt").read_text("utf-8")),
+    ]
+    return Recipe(
+        "vllm",
+        tuple(dict.fromkeys(_without_local_label(line) for line in lines)),
+        layout.root / "tests" / "constraints.txt",
+    )
+
+
+def _runtime(git: Git, tree: str, name: str) -> Iterator[str]:
+    """The lines of requirements/NAME and of the files that it includes."""
+    for line in _listed(_text(git, tree, f"requirements/{name}")):
+        if line.startswith("-r "):
+            yield from _runtime(git, tree, line.removeprefix("-r ").strip())
+        elif not line.startswith("--"):
+            yield line
+
+
+def _build(git: Git, tree: str) -> list[str]:
+    table = tomllib.loads(_text(git, tree, "pyproject.toml"))
+    return [str(line) for line in table["build-system"]["requires"]]
+
+
+def _text(git: Git, tree: str, path: str) -> str:
+    blob = git.resolve(f"{tree}:{path}")
+    if blob is None:
+        raise Fault(f"the composed tree has no {path}", todo="was it moved? see ci/requirements.py")
+    return git.blob(blob).decode("utf-8")
+
+
+def _listed(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        plain = line.split(" #")[0].strip()
+        if plain and not plain.startswith("#"):
+            yield plain
+
+
+def _without_local_label(line: str) -> str:
+    """`torch==2.10.0+cpu` as `torch==2.10.0`, which an index with `+cpu` builds meets too.
+
+    The package index holds no local versions, so vLLM's own line could only
+    be met from PyTorch's index.
+    """
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as error:
+        raise Fault(f"a requirement of vLLM's cannot be read: {line}", todo=str(error)) from None
+    for clause in requirement.specifier:
+        if "+" in clause.version:
+            public = str(clause).split("+")[0]
+            return line.replace(str(clause), public)
+    return line
