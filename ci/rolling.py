@@ -1,0 +1,378 @@
+"""The series on another vLLM, worked out in memory: a verdict for every patch.
+
+A pure function of the series, the two trees and the kept resolutions. Nothing
+of the checkout or of a work tree is touched, so it can be asked again at any
+time and a roll has no state of its own that could go stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ci import filediff, hunks, placing
+from ci.compose import BaseTree, Planned, plan
+from ci.filediff import FileDiff
+from ci.git import Git
+from ci.hunks import DoesNotApply
+from ci.objects import Content, show, split_lines
+from ci.placing import MARKS, is_marked
+from ci.series import SeriesFiles
+from ci.trees import read_contents
+from ci.verdicts import FileVerdict, HunkVerdict, Near, Outcome, PatchVerdict, Report, of_hunks
+
+Changes = dict[bytes, "Content | None"]
+
+NOTE = b".conflict"
+"""Ending of the file that stands, in a roll's work tree, for a change that has
+no place: it holds the change, and goes when the change has found one."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """The first patch that a person has to decide on.
+
+    Attributes:
+        done: how many patches of `Rolled.planned` come before it.
+        marked: its files as far as they could be placed, with marked conflicts.
+    """
+
+    patch: str
+    done: int
+    marked: Mapping[bytes, Content | None]
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What a roll gives.
+
+    Attributes:
+        planned: the patches that still change something, on the other vLLM.
+        dropped: names of those that have nothing left to change: they are
+            upstream altogether, or were solved so.
+    """
+
+    report: Report
+    planned: tuple[Planned, ...]
+    dropped: tuple[str, ...]
+    stuck: Stuck | None
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How the conflicts of one patch were solved before: changes to its marked files."""
+
+    patch: str
+    diffs: tuple[FileDiff, ...]
+
+
+@dataclass
+class _One:
+    """One patch while it is worked out."""
+
+    changes: Changes = field(default_factory=dict)
+    marked: Changes = field(default_factory=dict)
+    files: list[FileVerdict] = field(default_factory=list)
+
+    def settle(self, path: bytes, content: Content | None, verdict: FileVerdict) -> None:
+        self.changes[path] = self.marked[path] = content
+        self.files.append(verdict)
+
+
+class _Roll:
+    """The two trees as patch after patch brings them forward."""
+
+    def __init__(
+        self, store: Git, old: BaseTree, new: BaseTree, resolutions: Sequence[Resolution]
+    ) -> None:
+        self.store, self.old_base, self.new_base = store, old, new
+        self.resolutions = resolutions
+        self.old: Changes = {}
+        self.new: Changes = {}
+        self.open: dict[bytes, str] = {}
+        self._renames: dict[bytes, bytes] | None = None
+
+    # -- reading -------------------------------------------------------------
+
+    def _read(self, base: BaseTree, path: bytes) -> Content | None:
+        entry = base.entries.get(path)
+        return read_contents(self.store, [entry])[entry] if entry else None
+
+    def before(self, path: bytes) -> Content | None:
+        """A file of the series so far, on the pinned release."""
+        if path not in self.old:
+            self.old[path] = self._read(self.old_base, path)
+        return self.old[path]
+
+    def now(self, path: bytes) -> Content | None:
+        """A file of the series so far, on the other vLLM."""
+        if path not in self.new:
+            self.new[path] = self._read(self.new_base, path)
+        return self.new[path]
+
+    def where(self, path: bytes) -> bytes:
+        """The path that a file has on the other vLLM; its own where it is gone."""
+        if path in self.new_base.entries or path not in self.old_base.entries:
+            return path
+        if self._renames is None:
+            self._renames = _renames(self.store, self.old_base.tree, self.new_base.tree)
+        return self._renames.get(path, path)
+
+    # -- one patch -------------------------------------------------------------
+
+    def take(self, planned: Planned) -> tuple[_One, PatchVerdict]:
+        """Work one patch out and bring both trees forward."""
+        one = _One()
+        after = self._stands_on(planned)
+        for diff in planned.parsed.files:
+            self._take_file(one, diff, planned.changes[diff.path])
+        for name in planned.patch.overlay:
+            content = planned.changes[name.encode("utf-8")]
+            assert content is not None
+            self._take_overlay(one, name.encode("utf-8"), content)
+        self._use_resolution(one, planned.patch.name)
+        one.changes = {p: c for p, c in one.changes.items() if c != self.now(p)}
+        outcome = _outcome(one.files)
+        verdict = PatchVerdict(planned.patch.file, outcome, tuple(one.files), after)
+        self.old.update(planned.changes)
+        self.new.update(one.changes)
+        if outcome.open:
+            for path in (*one.changes, *(diff.path for diff in planned.parsed.files)):
+                self.open.setdefault(path, planned.patch.file)
+        return one, verdict
+
+    def _stands_on(self, planned: Planned) -> str:
+        for diff in planned.parsed.files:
+            for path in (diff.path, self.where(diff.path)):
+                if path in self.open:
+                    return self.open[path]
+        return ""
+
+    def _take_file(self, one: _One, diff: FileDiff, after: Content | None) -> None:
+        before = self.before(diff.path)
+        path = self.where(diff.path)
+        now = self.now(path)
+        renamed = show(path) if path != diff.path else ""
+        verdict = FileVerdict(show(diff.path), Outcome.CLEAN, now=renamed)
+        assert before is not None
+        if now == after:
+            one.settle(path, now, _all(verdict, diff, Outcome.UPSTREAM))
+        elif now is None:
+            self._gone(one, diff, verdict)
+        elif now == before:
+            moved = Outcome.MOVED if renamed else Outcome.CLEAN
+            one.settle(path, after, _all(verdict, diff, moved))
+        elif after is None or not (before.is_text and now.is_text and after.is_text):
+            note = "upstream changed the file that the patch deletes" if after is None else ""
+            verdict = replace(verdict, outcome=Outcome.CONFLICT, note=note or "not a text file")
+            one.settle(path, now, verdict)
+            one.marked[path + NOTE] = _note(diff, b"changed this file")
+        else:
+            self._place(one, diff, path, before, after, now, verdict)
+
+    def _gone(self, one: _One, diff: FileDiff, verdict: FileVerdict) -> None:
+        found = [self._elsewhere(hunk.old_lines, diff.path) for hunk in diff.hunks]
+        verdicts = tuple(
+            HunkVerdict(n, hunk.title, Outcome.DELETED, nearest=near)
+            for n, (hunk, near) in enumerate(zip(diff.hunks, found, strict=True), 1)
+        )
+        one.files.append(replace(verdict, outcome=Outcome.DELETED, hunks=verdicts))
+        one.marked[diff.path + NOTE] = _note(diff, b"deleted this file")
+
+    def _place(
+        self,
+        one: _One,
+        diff: FileDiff,
+        path: bytes,
+        before: Content,
+        after: Content,
+        now: Content,
+        verdict: FileVerdict,
+    ) -> None:
+        placed = placing.place(self.store, diff, before, after, now)
+        mode = after.mode if after.mode != before.mode else now.mode
+        found = tuple(self._with_place(hunk, diff, n) for n, hunk in enumerate(placed.hunks))
+        outcome = of_hunks(hunk.outcome for hunk in found)
+        if outcome is Outcome.CLEAN and verdict.now:
+            outcome = Outcome.MOVED
+        one.settle(
+            path, Content(mode, placed.content), replace(verdict, outcome=outcome, hunks=found)
+        )
+        if placed.marked is not None:
+            one.marked[path] = Content(mode, placed.marked)
+
+    def _with_place(self, verdict: HunkVerdict, diff: FileDiff, index: int) -> HunkVerdict:
+        """A hunk in conflict, with where its lines went if they left the file."""
+        near = verdict.nearest
+        if verdict.outcome is not Outcome.CONFLICT or (near and near.agreeing * 2 > near.of):
+            return verdict
+        other = self._elsewhere(diff.hunks[index].old_lines, diff.path)
+        better = other is not None and (near is None or other.agreeing > near.agreeing)
+        return replace(verdict, nearest=other) if better else verdict
+
+    def _elsewhere(self, wanted: list[bytes], path: bytes) -> Near | None:
+        """The file of the other vLLM in which the most of these lines are."""
+        telling = sorted({line.strip() for line in wanted}, key=len, reverse=True)[:3]
+        best: Near | None = None
+        for word in (word for word in telling if len(word) >= 8):
+            for name in _files_with(self.store, self.new_base.tree, word, path):
+                content = self._read(self.new_base, name)
+                near = placing.nearest(wanted, split_lines(content.data), 0) if content else None
+                if near and (best is None or near[1] > best.agreeing):
+                    best = Near(show(name), near[0] + 1, near[1], len(wanted))
+        return best
+
+    def _take_overlay(self, one: _One, path: bytes, content: Content) -> None:
+        name = show(path)
+        now = self.now(path)
+        blocked = _blocked(self.new_base, path)
+        if blocked:
+            one.files.append(FileVerdict(name, Outcome.EXISTS, overlay=True, note=blocked))
+            one.marked[path + NOTE] = _stands_for(b"has no place for this file", content.data)
+        elif now is None:
+            one.settle(path, content, FileVerdict(name, Outcome.CLEAN, overlay=True))
+        elif now == content:
+            one.settle(path, content, FileVerdict(name, Outcome.UPSTREAM, overlay=True, alike=1.0))
+        else:
+            alike = _alike(now.data, content.data)
+            one.settle(path, content, FileVerdict(name, Outcome.EXISTS, overlay=True, alike=alike))
+            one.marked[path] = _both(self.store, now, content)
+
+    # -- what was solved before ---------------------------------------------------
+
+    def _use_resolution(self, one: _One, patch: str) -> None:
+        if not _outcome(one.files).open:
+            return
+        for resolution in self.resolutions:
+            if resolution.patch == patch:
+                solved = self._solved(one, resolution)
+                if solved is not None:
+                    one.changes, one.marked = solved, dict(solved)
+                    one.files = [_remembered(file) for file in one.files]
+                    return
+
+    def _solved(self, one: _One, resolution: Resolution) -> Changes | None:
+        """The patch's files with a resolution; None if it is for other conflicts."""
+        changes = dict(one.marked)
+        for diff in resolution.diffs:
+            content = changes[diff.path] if diff.path in changes else self.now(diff.path)
+            try:
+                changes[diff.path] = hunks.apply_diff(diff, content, patch="resolution").content
+            except DoesNotApply:
+                return None
+        left = [p for p, c in changes.items() if c and (p.endswith(NOTE) or is_marked(c.data))]
+        if left:
+            return None
+        return changes
+
+
+def _outcome(files: Sequence[FileVerdict]) -> Outcome:
+    return of_hunks(file.outcome for file in files)
+
+
+def _all(verdict: FileVerdict, diff: FileDiff, outcome: Outcome) -> FileVerdict:
+    """One outcome for the file and each of its hunks."""
+    found = tuple(
+        HunkVerdict(n, hunk.title, outcome, hunk.old_start) for n, hunk in enumerate(diff.hunks, 1)
+    )
+    return replace(verdict, outcome=outcome, hunks=found)
+
+
+def _remembered(file: FileVerdict) -> FileVerdict:
+    if not file.outcome.open:
+        return file
+    found = tuple(
+        replace(h, outcome=Outcome.REMEMBERED) if h.outcome.open else h for h in file.hunks
+    )
+    return replace(file, outcome=Outcome.REMEMBERED, hunks=found)
+
+
+def _note(diff: FileDiff, what: bytes) -> Content:
+    return _stands_for(what, filediff.render(diff))
+
+
+def _stands_for(what: bytes, text: bytes) -> Content:
+    head = MARKS[0] + b" upstream " + what + b"\n"
+    body = text if text.endswith(b"\n") else text + b"\n"
+    return Content("100644", head + body + MARKS[3] + b" patch\n")
+
+
+def _both(git: Git, upstream: Content, ours: Content) -> Content:
+    """Upstream's file and the overlay's in one, with marks where they differ."""
+    if not (upstream.is_text and ours.is_text):
+        return _stands_for(b"has another binary file here", b"")
+    merged = placing.merge(git, upstream.data, b"", ours.data, fine=True)
+    return Content(ours.mode, merged.text(marked=True))
+
+
+def _blocked(base: BaseTree, path: bytes) -> str:
+    """Why a file cannot be where it is meant to be, if folders are in its way."""
+    parts = path.split(b"/")
+    for depth in range(1, len(parts)):
+        above = b"/".join(parts[:depth])
+        if above in base.entries:
+            return f"{show(above)} is a file there"
+    below = path + b"/"
+    if any(name.startswith(below) for name in base.entries):
+        return "is a folder there"
+    return ""
+
+
+def _alike(one: bytes, other: bytes) -> float:
+    """The share of lines that two files have in common, in order."""
+    import difflib
+
+    return difflib.SequenceMatcher(None, split_lines(one), split_lines(other)).ratio()
+
+
+def _renames(store: Git, old: str, new: str) -> dict[bytes, bytes]:
+    """Files that git finds again under another name, as it does for people."""
+    out = store.run(
+        "diff-tree", "-r", "-z", "--name-status", "-M50%", "-l0", "--diff-filter=R", old, new
+    )
+    words = out.split(b"\0")[:-1]
+    return dict(zip(words[1::3], words[2::3], strict=True))
+
+
+def _files_with(store: Git, tree: str, word: bytes, like: bytes, most: int = 6) -> list[bytes]:
+    """Files of the same kind that hold a line with `word`."""
+    ending = show(like.rpartition(b".")[2]) if b"." in like else ""
+    only = [f"*.{ending}"] if ending else []
+    result = store.attempt(
+        "grep", "-l", "-z", "--full-name", "-F", "-f", "-", tree, "--", *only, stdin=word + b"\n"
+    )
+    return [name.partition(b":")[2] for name in result.out.split(b"\0")[:-1]][:most]
+
+
+def roll(
+    store: Git,
+    old: BaseTree,
+    new: BaseTree,
+    files: SeriesFiles,
+    names: tuple[str, str],
+    resolutions: Sequence[Resolution] = (),
+) -> Rolled:
+    """Try the series of `old` on `new`.
+
+    Args:
+        names: what the two are called in the report.
+
+    Raises:
+        Fault: the series does not even stand on its own pin.
+    """
+    work = _Roll(store, old, new, resolutions)
+    verdicts: list[PatchVerdict] = []
+    planned: list[Planned] = []
+    dropped: list[str] = []
+    stuck: Stuck | None = None
+    for one in plan(store, old, files):
+        got, verdict = work.take(one)
+        verdicts.append(verdict)
+        if stuck is None and verdict.outcome.open:
+            stuck = Stuck(one.patch.name, len(planned), got.marked)
+        if not got.changes and not verdict.outcome.open:
+            dropped.append(one.patch.name)
+        else:
+            planned.append(replace(one, changes=got.changes, base={}, canonical=False))
+    report = Report(names[0], names[1], new.tree, files.fingerprint(), tuple(verdicts))
+    return Rolled(report, tuple(planned), tuple(dropped), stuck)
