@@ -39,5 +39,11 @@ def apply(session: nox.Session) -> None:
     _ci(session, "apply")
 
 
+@nox.session
+def refresh(session: nox.Session) -> None:
+    """Take edits of build/vllm back into the series."""
+    _ci(session, "refresh")
+
+
 if __name__ == "__main__":
     nox.main()

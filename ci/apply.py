@@ -77,7 +77,7 @@ def open_base(layout: Layout, source: str | None) -> tuple[Git, BaseTree]:
     return store, composing.read_base(store, base.commit, base.tree)
 
 
-def _sweep(layout: Layout) -> None:
+def sweep(layout: Layout) -> None:
     """Clear away what a killed git left in the store; we hold the checkout's lock."""
     for left in (*layout.store.glob("*.lock"), *layout.store.glob("refs/**/*.lock")):
         left.unlink()
@@ -146,7 +146,9 @@ def _nothing_to_do(layout: Layout, files: SeriesFiles) -> Applied | None:
 # --- the work -----------------------------------------------------------------------
 
 
-def _compose(layout: Layout, files: SeriesFiles, args: argparse.Namespace) -> Composed:
+def _compose(
+    layout: Layout, files: SeriesFiles, args: argparse.Namespace
+) -> tuple[SeriesFiles, Composed]:
     """Compose what lies there, and hold it against the lock."""
     pin = load_pin(layout.pin)
     lock = None if args.relock else locking.load_lock(layout)
@@ -162,11 +164,11 @@ def _compose(layout: Layout, files: SeriesFiles, args: argparse.Namespace) -> Co
         settled, composed = settle(store, base, files)
         for path in write_series(layout, settled, composed.lock):
             say(f"wrote {path}")
-        return composed
+        return settled, composed
     composed = composing.compose(store, base, files)
     assert lock is not None
     locking.check_trees(lock, composed.lock)
-    return composed
+    return files, composed
 
 
 def apply(layout: Layout, args: argparse.Namespace) -> Applied:
@@ -182,7 +184,7 @@ def apply(layout: Layout, args: argparse.Namespace) -> Applied:
         same = _nothing_to_do(layout, files)
         if same is not None:
             return same
-    _sweep(layout)
+    sweep(layout)
     try:
         return _apply(layout, files, args)
     except GitError as fault:
@@ -193,12 +195,24 @@ def apply(layout: Layout, args: argparse.Namespace) -> Applied:
 
 
 def _apply(layout: Layout, files: SeriesFiles, args: argparse.Namespace) -> Applied:
-    composed = _compose(layout, files, args)
+    files, composed = _compose(layout, files, args)
+    note = publish(layout, files, composed, discard=args.discard)
+    return Applied(composed.head, True, note)
+
+
+def publish(
+    layout: Layout, files: SeriesFiles, composed: Composed, *, discard: bool = False
+) -> str | None:
+    """Make a composed series the current one: ref, work tree, record.
+
+    Args:
+        files: the series as it lies on disk.
+    """
     store = open_store(layout)
     composing.publish(store, composed)
-    note = worktree.update(layout, store, composed.head, discard=args.discard)
-    _record(layout, _inputs(layout, read_files(layout)), composed.head)
-    return Applied(composed.head, True, note)
+    note = worktree.update(layout, store, composed.head, discard=discard)
+    _record(layout, _inputs(layout, files), composed.head)
+    return note
 
 
 def _is_damaged(layout: Layout) -> bool:

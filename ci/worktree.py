@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,20 +202,28 @@ class WorkTree:
 
     # -- keeping what is the user's ---------------------------------------------
 
-    def snapshot(self, state: State, tree: str, more: Iterable[bytes]) -> str:
-        """A commit that holds every file as it lies there; of the ignored ones, `more`."""
-        view = self.ready_index(tree)
+    def write_tree(self, tree: str, more: Iterable[bytes] = ()) -> str:
+        """A tree of every file as it lies there; of the ignored ones, those that
+        `tree` or `more` name.
+
+        Raises:
+            Fault: there is a repository inside.
+        """
         draft = self.index.with_name("snapshot.index")
+        paths = [*self.edited(tree), *self.untracked(tree), *more]
+        inner = [path for path in paths if path.endswith(b"/")]
+        if inner:
+            raise Fault(
+                f"{show(inner[0])} in {self.root} is a repository of its own",
+                todo="move it away, or name it in .git/info/exclude there",
+            )
         shutil.copy2(self.index, draft)
         view = self.view(draft)
-        paths = [*self.edited(tree), *self.untracked(tree), *more]
         feed = b"".join(path + b"\0" for path in dict.fromkeys(paths))
         view.run("update-index", "--add", "--remove", "-z", "--stdin", stdin=feed)
-        snapped = view.text("write-tree")
+        written = view.text("write-tree")
         draft.unlink()
-        parents = [state.head] if state.head else []
-        who = Identity("vLLM n-gram series", "series@ngram.invalid", "0 +0000")
-        return view.commit_tree(snapped, parents, who, b"Backup of the work tree\n")
+        return written
 
     def staged(self) -> str | None:
         """A tree of what the user has staged; None if it cannot be written."""
@@ -232,13 +241,15 @@ class WorkTree:
         existing = self.repo.run("for-each-ref", "--format=%(refname)", BACKUP).decode().split()
         number = 1 + max((int(name.split("/")[2]) for name in existing), default=0)
         name = f"{BACKUP}/{number}"
-        moves = [f"create {name}/files {self.snapshot(state, tree, more)}"]
+        who = Identity("vLLM n-gram series", "series@ngram.invalid", f"{int(time.time())} +0000")
+        parents = [state.head] if state.head else []
+        seen = self.write_tree(tree, more)
+        kept = self.view().commit_tree(seen, parents, who, b"Backup of the files\n")
+        moves = [f"create {name}/files {kept}"]
         if state.series:
             moves.append(f"create {name}/series {state.series}")
         staged = self.staged()
         if staged:
-            who = Identity("vLLM n-gram series", "series@ngram.invalid", "0 +0000")
-            parents = [state.head] if state.head else []
             commit = self.view().commit_tree(staged, parents, who, b"Backup of the index\n")
             moves.append(f"create {name}/staged {commit}")
         self.repo.run("update-ref", "--stdin", stdin="\n".join(moves).encode() + b"\n")

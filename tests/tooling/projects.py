@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ci import apply as applying
 from ci import importer, pin
+from ci import refresh as refreshing
 from ci.filediff import quote
 from ci.git import Git
 from ci.layout import Layout
@@ -138,12 +139,34 @@ class Project:
         applying.options(parser)
         return applying.apply(self.layout, parser.parse_args(words))
 
+    def refresh(self, *words: str) -> refreshing.Refreshed:
+        parser = argparse.ArgumentParser()
+        refreshing.options(parser)
+        return refreshing.refresh(self.layout, parser.parse_args(words))
+
     def import_commits(self, clone: Path, words: str, topic: str, *more: str) -> list[str]:
         parser = argparse.ArgumentParser()
         importer.options(parser)
         args = parser.parse_args([str(clone), words, "--topic", topic, *more])
         store, base = applying.open_base(self.layout, None)
         return importer.import_commits(self.layout, store, base, args)
+
+    # -- what a user does ----------------------------------------------------------
+
+    def write(self, path: str, content: Content | None) -> None:
+        """Change a file of the work tree; None deletes it."""
+        put(self.work, path, content)
+
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Change words of a file of the work tree, which are there once."""
+        data = (self.work / path).read_bytes()
+        assert data.count(old.encode()) == 1, old
+        (self.work / path).write_bytes(data.replace(old.encode(), new.encode()))
+
+    def commit(self, *words: str) -> None:
+        """Commit everything in the work tree with the user's own git."""
+        self.git("add", "-A")
+        self.git("commit", "-q", *words)
 
     # -- looking -----------------------------------------------------------------
 

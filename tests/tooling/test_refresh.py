@@ -1,0 +1,223 @@
+"""Refresh: every kind of edit finds its patch, or is listed; all or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.errors import Fault
+from ci.objects import EXECUTABLE, REGULAR, Content
+from tests.tooling.projects import Project, text
+
+BUILD = "patches/0001-Build-Say-six.patch"
+CORE = "patches/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+LOCK = "patches/series.lock"
+
+
+def _changed(project: Project, before: dict[str, Content]) -> list[str]:
+    """Paths of the series that differ, the lock aside; and the fixed point holds."""
+    after = project.series()
+    assert project.refresh().written == ()
+    assert not project.apply().changed
+    assert project.git("status", "--porcelain") == ""
+    paths = {p for p in {*before, *after} if before.get(p) != after.get(p)}
+    return sorted(paths - {LOCK})
+
+
+def test_right_after_apply_nothing_changes(project: Project) -> None:
+    before = project.series()
+    assert project.refresh().written == ()
+    assert project.series() == before
+
+
+def test_a_changed_line_goes_to_the_patch_that_brought_it(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/a.py", "from vllm import new", "from vllm import newer")
+    project.refresh()
+    # The later patch to the same file stands on another one now.
+    assert _changed(project, before) == [CORE, BUGFIX]
+    assert b"+from vllm import newer" in project.series()[CORE].data
+
+
+def test_lines_of_two_patches_at_once(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/a.py", "from vllm import new", "from vllm import newer")
+    project.replace("vllm/a.py", "a line thirty", "a line XXX")
+    project.refresh()
+    assert b"+from vllm import newer" in project.series()[CORE].data
+    assert b"+a line XXX" in project.series()[BUGFIX].data
+    assert _changed(project, before) == [CORE, BUGFIX]
+
+
+def test_lines_below_a_patch_s_own_belong_to_it(project: Project) -> None:
+    project.replace("setup.py", "setup line six\n", "setup line six\nand more\n")
+    project.refresh()
+    assert b"+setup line six\n+and more\n" in project.series()[BUILD].data
+
+
+def test_untouched_lines_have_no_home_and_nothing_changes(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.replace("setup.py", "setup line six", "setup line 6.0")
+    with pytest.raises(Fault, match="no single home") as caught:
+        project.refresh()
+    assert caught.value.details == ("vllm/b.py: line 3: no patch touches this",)
+    assert project.series() == before
+    assert b"b line III" in project.files()["vllm/b.py"]
+    project.refresh("--to", "Say-six")
+    after = project.series()
+    assert b"+b line III" in after[BUILD].data
+    assert b"+setup line 6.0" in after[BUILD].data
+    assert _changed(project, before) == [BUILD]
+
+
+def test_dry_run_shows_the_routing_and_writes_nothing(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.replace("vllm/new.py", "new = 1", "new = 3")
+    done = project.refresh("--dry-run")
+    assert [(one.what, subject) for one, subject in done.routed] == [
+        ("vllm/b.py: line 3", ""),
+        ("overlay/vllm/new.py", "[Core] Add a new file"),
+    ]
+    assert project.series() == before
+
+
+def test_a_new_patch_from_what_is_not_committed(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.write("vllm/third.py", text("third = 3"))
+    project.refresh("--new", "[Misc] A third", "--topic", "build")
+    after = project.series()
+    assert after["overlay/vllm/third.py"].data == b"third = 3\n"
+    assert b"+b line III" in after["patches/0004-Misc-A-third.patch"].data
+    assert b'topic = "build"\noverlay = ["vllm/third.py"]' in after["patches/series.toml"].data
+    assert _changed(project, before) == [
+        "overlay/vllm/third.py",
+        "patches/0004-Misc-A-third.patch",
+        "patches/series.toml",
+    ]
+
+
+def test_fixup_goes_to_the_patch_it_names(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.write("vllm/helper.py", text("helper = 1"))
+    project.commit("--fixup", ":/Say six")
+    done = project.refresh()
+    assert b"+b line III" in project.series()[BUILD].data
+    assert project.series()["overlay/vllm/helper.py"].data == b"helper = 1\n"
+    assert "refs/backup/1" in (done.note or "")
+    assert project.git("log", "-1", "--format=%s", "refs/backup/1/series").startswith("fixup!")
+    assert _changed(project, before) == ["overlay/vllm/helper.py", BUILD, "patches/series.toml"]
+
+
+def test_squash_adds_its_words(project: Project) -> None:
+    project.replace("setup.py", "setup line six", "setup line VI")
+    project.git("add", "-A")
+    project.git("commit", "-q", "-m", "squash! [Build] Say six", "-m", "In Roman numerals.")
+    project.refresh()
+    assert b"Subject: [Build] Say six\n\nIn Roman numerals.\n\ndiff" in project.series()[BUILD].data
+
+
+def test_amend_gives_a_new_message_and_name(project: Project) -> None:
+    project.git(
+        "commit", "-q", "--allow-empty", "-m", "amend! [Build] Say six", "-m", "[Build] Say VI"
+    )
+    project.refresh()
+    assert BUILD not in project.series()
+    assert "patches/0001-Build-Say-VI.patch" in project.series()
+    assert project.refresh().written == ()
+
+
+def test_a_commit_of_its_own_becomes_a_patch(project: Project) -> None:
+    project.write("vllm/third.py", text("third = 3"))
+    project.commit("-m", "[Misc] A third", "-m", "Why not.")
+    project.replace("vllm/third.py", "third = 3", "third = 4")
+    project.commit("-m", "fixup! [Misc] A third")
+    project.refresh()
+    after = project.series()
+    assert after["overlay/vllm/third.py"].data == b"third = 4\n"
+    assert b"Why not." in after["patches/0004-Misc-A-third.patch"].data
+    assert project.git("log", "-1", "--format=%s") == "[Misc] A third"
+
+
+def test_a_fixup_that_names_nothing(project: Project) -> None:
+    project.replace("setup.py", "setup line six", "setup line VI")
+    project.commit("-m", "fixup! [Build] Say seven")
+    with pytest.raises(Fault, match="names no patch"):
+        project.refresh()
+
+
+def test_a_later_patch_in_between(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/a.py", "a line thirty", "a line XXX")
+    project.commit("--fixup", ":/Say six")
+    with pytest.raises(Fault, match="no single home") as caught:
+        project.refresh()
+    assert "0003 ([Bugfix] Thirty, and no going) changes the same lines" in str(caught.value)
+    assert project.series() == before
+
+
+def test_overlay_files_renamed_deleted_and_changed(project: Project) -> None:
+    before = project.series()
+    project.git("mv", "vllm/new.py", "vllm/newest.py")
+    project.write("tests/test_new.py", None)
+    project.refresh()
+    after = project.series()
+    assert "overlay/vllm/new.py" not in after
+    assert after["overlay/vllm/newest.py"] == before["overlay/vllm/new.py"]
+    assert not (project.layout.overlay / "tests").exists()
+    assert b'overlay = ["vllm/newest.py"]' in after["patches/series.toml"].data
+    assert _changed(project, before) == [
+        "overlay/tests/test_new.py",
+        "overlay/vllm/new.py",
+        "overlay/vllm/newest.py",
+        "patches/series.toml",
+    ]
+
+
+def test_modes_deletions_and_comebacks(project: Project) -> None:
+    project.write("vllm/gone.py", text("going"))
+    (project.work / "vllm/new.py").chmod(0o755)
+    (project.work / "setup.py").chmod(0o755)
+    project.refresh()
+    after = project.series()
+    assert b"gone.py" not in after[BUGFIX].data
+    assert after["overlay/vllm/new.py"].mode == EXECUTABLE
+    assert b"old mode 100644\nnew mode 100755\n" in after[BUILD].data
+    assert b'declared = ["setup.py"]' in after["patches/series.toml"].data
+    assert project.refresh().written == ()
+
+
+def test_nothing_left_of_a_patch(project: Project) -> None:
+    before = project.series()
+    project.replace("setup.py", "setup line six", "setup line 6")
+    with pytest.raises(Fault, match="nothing would be left"):
+        project.refresh()
+    assert project.series() == before
+    project.refresh("--drop-empty")
+    assert "patches/0001-Core-Add-a-new-file.patch" in project.series()
+    assert len(project.git("log", "--format=%s").splitlines()) == 3
+    assert project.refresh().written == ()
+
+
+def test_a_message_that_would_not_survive(project: Project) -> None:
+    project.write("vllm/third.py", text("third = 3"))
+    project.commit("-m", "[Misc] A third", "-m", "above\n---\nbelow")
+    with pytest.raises(Fault, match="ends a message"):
+        project.refresh()
+
+
+def test_a_series_that_changed_underneath(project: Project) -> None:
+    project.replace("setup.py", "setup line six", "setup line VI")
+    patch = project.root / BUILD
+    patch.write_bytes(patch.read_bytes().replace(b"+setup line six", b"+setup line sechs"))
+    with pytest.raises(Fault, match=r"0001-Build-Say-six\.patch differs from the lock"):
+        project.refresh()
+
+
+def test_carriage_returns_are_kept(project: Project) -> None:
+    project.write("win.txt", Content(REGULAR, b"r1\r\nR2!\r\nr3\r\n"))
+    project.refresh()
+    assert b"-r2\r\n+R2!\r\n" in project.series()[BUGFIX].data
