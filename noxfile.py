@@ -1,15 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = [
-#     "nox[uv]>=2025.5.1",
-#     "filelock>=3.16",
-#     "gitpython>=3.1.44",
-#     "packaging>=24",
-#     "pypi-simple[tqdm]>=1.8",
-#     "requests>=2.32",
-#     "tomli>=2; python_version < '3.11'",
-#     "urllib3>=2.1",
-# ]
+# dependencies = ["nox>=2025.5.1"]
 # ///
 """Sessions only: each hands over to `python -m ci VERB`, where the work is done.
 
@@ -29,7 +20,7 @@ nox.options.sessions = ["apply", "build"]
 
 
 def _ci(session: nox.Session, verb: str) -> None:
-    """Run one verb of the tooling with the interpreter that holds its libraries."""
+    """Run one verb; it goes on in the tooling's own environment (ci/bootstrap.py)."""
     session.run(sys.executable, "-m", "ci", verb, *session.posargs)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ci.cli import main
+from ci import bootstrap
+from ci.cli import guarded, main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(bootstrap.enter) or main(sys.argv[1:]))

@@ -75,17 +75,19 @@ class _Parser(argparse.ArgumentParser):
         raise Fault(message, todo=f"see `{self.prog} --help`")
 
 
-def _parser(verbs: Sequence[Verb]) -> argparse.ArgumentParser:
+def _parser(verbs: Sequence[Verb], words: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser of all verbs, with the options of the one that is asked for."""
     parser = _Parser(prog="python -m ci", description="Pin, compose, build, test and refresh.")
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in verbs:
         its = below.add_parser(verb.name, help=verb.help, description=verb.help)
-        verb.options(its)
+        if verb.name in words[:1]:
+            verb.options(its)
     return parser
 
 
 def _parse(words: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.Namespace]:
-    parser = _parser(verbs)
+    parser = _parser(verbs, words)
     args, rest = parser.parse_known_args(words)
     verb = next(verb for verb in verbs if verb.name == args.verb)
     if rest and not verb.passes_on:
@@ -129,9 +131,18 @@ def _as_fault(error: OSError) -> Fault | None:
 
 def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, start: Path | None = None) -> int:
     """Run one verb and hand back the exit status."""
-    try:
+
+    def run() -> int:
         verb, args = _parse(words, verbs)
         return verb.run(Layout.find(start or Path.cwd()), args)
+
+    return guarded(run)
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Do `run`, telling whatever a user can mend in one line instead of a traceback."""
+    try:
+        return run()
     except KeyboardInterrupt:
         print("stopped; the next run starts clean", file=sys.stderr)
         return INTERRUPTED

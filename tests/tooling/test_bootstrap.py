@@ -1,0 +1,50 @@
+"""A bare interpreter makes the tooling's environment once and goes on in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci import bootstrap
+from ci.environments import Environment, Recipe
+from ci.layout import Layout
+
+
+class _Gone(Exception):
+    """Stands for the process that execv replaced."""
+
+
+def test_an_interpreter_with_the_libraries_goes_on() -> None:
+    assert bootstrap.enter() == 0
+
+
+def test_a_bare_one_goes_on_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def ensure(layout: Layout, recipe: Recipe) -> Environment:
+        seen.extend([recipe.name, "filelock>=3.16" in recipe.requirements])
+        return Environment(tmp_path)
+
+    def execv(program: Path, words: list[str]) -> None:
+        seen.extend([str(program), words[1:]])
+        raise _Gone
+
+    monkeypatch.setattr(bootstrap, "_is_missing", lambda requirement: True)
+    monkeypatch.setattr(bootstrap, "ensure", ensure)
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(sys, "argv", ["ci", "apply", "--relock"])
+    with pytest.raises(_Gone):
+        bootstrap.enter()
+    python = str(tmp_path / "bin" / "python")
+    assert seen == ["tooling", True, python, ["-m", "ci", "apply", "--relock"]]
+
+
+def test_what_is_missing() -> None:
+    assert bootstrap._is_missing("no-such-distribution>=1")
+    assert not bootstrap._is_missing("pytest>=1")
+    assert all(";" not in r or "python_version" in r for r in bootstrap.requirements())
