@@ -56,7 +56,9 @@ class _FileAdapter(BaseAdapter):
         response.request, response.url = request, request.url or ""
         response.headers["content-type"] = "text/html"
         try:
-            response.raw = (path / "index.html" if path.is_dir() else path).open("rb")
+            file = path / "index.html" if path.is_dir() else path
+            response.raw = file.open("rb")
+            response.headers["content-length"] = str(file.stat().st_size)
             response.status_code = 200
         except FileNotFoundError:
             response.status_code = 404
@@ -142,6 +144,22 @@ class Client:
         except (requests.RequestException, ValueError) as error:
             raise _unreachable(simple.get_project_url(project), error) from None
         return page.packages
+
+    def size(self, url: str) -> int:
+        """How many bytes the file has, for an index whose page does not say.
+
+        Raises:
+            Unreachable: the server does not say either.
+        """
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            with self.session.get(
+                url, stream=True, timeout=self.settings.timeout, headers=headers
+            ) as response:
+                response.raise_for_status()
+                return int(response.headers["Content-Length"])
+        except (requests.RequestException, KeyError, ValueError) as error:
+            raise _unreachable(url, error) from None
 
     def continue_file(self, url: str, part: Path, size: int) -> None:
         """Bring `part` to `size` bytes, from where it stands.

@@ -11,7 +11,7 @@ import enum
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,8 @@ BASE_AUTHOR = Identity("vLLM", "vllm@upstream.invalid", "1767225600 +0000")
 
 _CHOSEN = "refs/base/chosen"
 _ARRIVING = "refs/import/base"
+ARRIVED = "refs/import/commit"
+"""The commit that `fetch_commit` brought last."""
 
 
 class Kind(enum.Enum):
@@ -291,7 +293,8 @@ def import_base(layout: Layout, pin: Pin, source: str | None = None, show: Show 
     known = _bases(git)
     if source is None:
         before = known.get(_CHOSEN)
-        if before is not None and (base := _as_base(pin, *before)) is not None:
+        base = _as_base(pin, before, known)
+        if base is not None:
             return base
     kind = _kind_of(source, pin)
     if kind is Kind.GIT:
@@ -311,12 +314,22 @@ def _bases(git: Git) -> dict[str, tuple[str, str]]:
     return {name: (commit, tree) for name, commit, tree in rows}
 
 
-def _as_base(pin: Pin, commit: str, tree: str) -> Base | None:
-    """The commit as this pin's base; None if it is that of another pin."""
-    if commit == pin.commit:
-        return Base(commit, tree, Kind.GIT)
-    if tree == pin.base_tree:
-        return Base(commit, tree, Kind.SDIST)
+def _ref(pin: Pin, kind: Kind) -> str:
+    return f"refs/base/{kind.value}/{pin.tag}-{pin.commit[:12]}"
+
+
+def _as_base(
+    pin: Pin, found: tuple[str, str] | None, known: Mapping[str, tuple[str, str]]
+) -> Base | None:
+    """The commit and tree as this pin's base; None if they are another pin's."""
+    if found is not None and found[0] == pin.commit:
+        return Base(*found, Kind.GIT)
+    if (
+        found is not None
+        and found[1] == pin.base_tree
+        and found == known.get(_ref(pin, Kind.SDIST))
+    ):
+        return Base(*found, Kind.SDIST)
     return None
 
 
@@ -351,7 +364,7 @@ def _from_sdist(
     known: dict[str, tuple[str, str]],
     show: Show,
 ) -> Base:
-    ref = f"refs/base/sdist/{pin.tag}"
+    ref = _ref(pin, Kind.SDIST)
     if ref in known and known[ref][1] == pin.base_tree and source in (None, INDEX):
         return Base(*known[ref], Kind.SDIST)
     path = fetch_artifact(layout, pin.sdist, source, show)
@@ -362,12 +375,19 @@ def _from_sdist(
             f"{pin.sdist.file} unpacks to tree {tree}, pin.toml says base_tree {pin.base_tree}",
             todo="mend base_tree or generated in pin.toml",
         )
-    message = (
-        f"vLLM {pin.tag}\n\nThe files of {pin.sdist.file}, as made from\n"
-        f"{pin.repository}\ncommit {pin.commit}.\n"
+    base = base_commit(
+        git,
+        tree,
+        f"{pin.tag}\n\nThe files of {pin.sdist.file}, as made from\n"
+        f"{pin.repository}\ncommit {pin.commit}.",
     )
-    commit = git.commit_tree(tree, (), BASE_AUTHOR, message.encode())
-    git.run("update-ref", ref, commit)
+    git.run("update-ref", ref, base.commit)
+    return base
+
+
+def base_commit(git: Git, tree: str, what: str) -> Base:
+    """A commit without a parent for a tree that came from an sdist."""
+    commit = git.commit_tree(tree, (), BASE_AUTHOR, f"vLLM {what}\n".encode())
     return Base(commit, tree, Kind.SDIST)
 
 
@@ -423,40 +443,44 @@ def _from_git(
     git: Git, pin: Pin, source: str, known: dict[str, tuple[str, str]], show: Show
 ) -> Base:
     """vLLM's own commit from a git repository, without its history."""
-    ref = f"refs/base/git/{pin.tag}"
+    ref = _ref(pin, Kind.GIT)
     if known.get(ref, ("",))[0] != pin.commit:
         show(f"fetching {pin.tag} from {_shown(source)}")
-        where = os.path.abspath(source) if Path(source).exists() else source  # noqa: PTH100
-        _fetch_commit(git, pin, where)
+        fetch_commit(git, source, (pin.commit, f"refs/tags/{pin.tag}"))
+        got = git.text("rev-parse", ARRIVED)
+        if got != pin.commit:
+            raise Fault(
+                f"{pin.tag} of {_shown(source)} is commit {got}, the pin says {pin.commit}",
+                todo="give a clone, mirror or URL of vLLM's own repository",
+            )
         git.run("update-ref", ref, pin.commit)
     return Base(pin.commit, git.tree_of(pin.commit), Kind.GIT)
 
 
-def _fetch_commit(git: Git, pin: Pin, source: str) -> None:
-    """Fetch the pinned commit by its id, else by its tag, and see that it is the one.
+def fetch_commit(git: Git, source: str, wanted: Sequence[str]) -> None:
+    """Fetch the first of `wanted` (ids or refs) that a repository has, as `ARRIVED`.
 
     Git checks what arrives against the ids it asked for, so the right id is
-    the right content.
+    the right content. History is left behind.
+
+    Raises:
+        Fault: the repository has none of them, or cannot be read.
     """
+    where = os.path.abspath(source) if Path(source).exists() else source  # noqa: PTH100
     words: list[str] = []
-    for wanted in (pin.commit, f"refs/tags/{pin.tag}"):
-        result = git.attempt_fetch(source, f"+{wanted}:{_ARRIVING}", depth=1)
+    for name in wanted:
+        result = git.attempt_fetch(where, f"+{name}:{_ARRIVING}", depth=1)
         if result.ok:
-            break
+            commit = git.text("rev-parse", f"{_ARRIVING}^{{commit}}")
+            git.run("update-ref", ARRIVED, commit)
+            git.run("update-ref", "-d", _ARRIVING)
+            return
         words += result.err.decode("utf-8", "replace").strip().splitlines()
-    else:
-        raise Fault(
-            f"{_shown(source)} has neither commit {pin.commit} nor tag {pin.tag}",
-            todo="give a clone, mirror or URL of vLLM that has the release",
-            details=tuple(words[:6]),
-        )
-    got = git.resolve(f"{_ARRIVING}^{{commit}}")
-    git.run("update-ref", "-d", _ARRIVING)
-    if got != pin.commit:
-        raise Fault(
-            f"{pin.tag} of {_shown(source)} is commit {got}, the pin says {pin.commit}",
-            todo="give a clone, mirror or URL of vLLM's own repository",
-        )
+    raise Fault(
+        f"{_shown(source)} has no {' or '.join(wanted)}",
+        todo="give a clone, mirror or URL of vLLM that has it",
+        details=tuple(words[:6]),
+    )
 
 
 def _shown(source: str) -> str:

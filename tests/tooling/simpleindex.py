@@ -100,6 +100,13 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    """Quiet about clients that hang up, as a refused download does."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing."""
+
+
 def _basic(user: str) -> str:
     import base64
 
@@ -109,7 +116,7 @@ def _basic(user: str) -> str:
 @contextmanager
 def serving(index: Index) -> Iterator[Index]:
     """The index, answering at `index.url` for as long as this lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(index))
+    server = _Server(("127.0.0.1", 0), _handler(index))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     index.url = f"http://127.0.0.1:{server.server_port}/simple/"

@@ -342,9 +342,17 @@ def _upstream(path: Path, files: dict[str, bytes]) -> Git:
     return git
 
 
+@pytest.fixture(scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("upstream") / "upstream.git"
+    _upstream(path, FILES)
+    return path
+
+
 @pytest.fixture
-def upstream(tmp_path: Path) -> Git:
-    return _upstream(tmp_path / "upstream.git", FILES)
+def upstream(_made_once: Path, tmp_path: Path) -> Git:
+    shutil.copytree(_made_once, tmp_path / "upstream.git")
+    return Git(tmp_path / "upstream.git")
 
 
 @pytest.fixture
@@ -477,9 +485,9 @@ def test_a_git_url(layout: Layout, pin: Pin, upstream: Git) -> None:
 
 def test_a_git_source_without_the_commit(layout: Layout, pin: Pin, upstream: Git) -> None:
     lacking = dataclasses.replace(pin, commit="1" * 40, tag="v9")
-    with pytest.raises(Fault, match=f"has neither commit {'1' * 40} nor tag v9"):
+    with pytest.raises(Fault, match=f"has no {'1' * 40} or refs/tags/v9"):
         _import(layout, lacking, upstream.git_dir)
-    with pytest.raises(Fault, match="has neither commit"):
+    with pytest.raises(Fault, match="has no 1111"):
         _import(layout, lacking, "http://127.0.0.1:9/vllm.git")
 
 
@@ -487,7 +495,7 @@ def test_a_moved_tag(layout: Layout, pin: Pin, upstream: Git) -> None:
     moved = dataclasses.replace(pin, commit="1" * 40)
     with pytest.raises(Fault, match=rf"v1 of .* is commit {pin.commit}, the pin says 1111"):
         _import(layout, moved, upstream.git_dir)
-    assert Git(layout.store).run("for-each-ref") == b""
+    assert Git(layout.store).run("for-each-ref", "refs/base") == b""
 
 
 def test_the_source_used_before_is_stayed_with(
@@ -517,6 +525,17 @@ def test_another_pin_is_another_base(
     assert second.tree == later.base_tree
     assert first.commit != second.commit
     assert _import(layout, later) == second
+
+
+def test_another_commit_with_the_same_tree_is_another_base(
+    layout: Layout, pin: Pin, tmp_path: Path
+) -> None:
+    first = _import(layout, pin, tmp_path)
+    other = dataclasses.replace(pin, commit="2" * 40)
+    second = _import(layout, other, tmp_path)
+    assert second.tree == first.tree
+    assert second.commit != first.commit
+    assert _import(layout, other) == second
 
 
 def test_places_that_are_nothing(layout: Layout, pin: Pin, tmp_path: Path) -> None:
