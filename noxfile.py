@@ -31,6 +31,18 @@ def apply(session: nox.Session) -> None:
 
 
 @nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel: CUDA where a GPU is visible, else CPU (-- cuda, cpu or all)."""
+    _ci(session, "build")
+
+
+@nox.session
+def verify(session: nox.Session) -> None:
+    """Say which series a wheel or an installed vLLM is, and check every file of it."""
+    _ci(session, "verify")
+
+
+@nox.session
 def refresh(session: nox.Session) -> None:
     """Take edits of build/vllm back into the series."""
     _ci(session, "refresh")

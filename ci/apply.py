@@ -133,9 +133,15 @@ def _still_there(layout: Layout, head: str) -> bool:
     return [row[1:2] for row in rows] == [["commit"], ["tree"]] and rows[0][0] == head
 
 
-def _nothing_to_do(layout: Layout, files: SeriesFiles) -> Applied | None:
+def composed_head(layout: Layout, files: SeriesFiles) -> str | None:
+    """The head in the store, if it is what the last apply composed from `files`."""
     head = _recorded(layout, _inputs(layout, files))
-    if head is None or not _still_there(layout, head):
+    return head if head is not None and _still_there(layout, head) else None
+
+
+def _nothing_to_do(layout: Layout, files: SeriesFiles) -> Applied | None:
+    head = composed_head(layout, files)
+    if head is None:
         return None
     state = worktree.WorkTree.of(layout).state()
     if state is None or state.applied != head or state.updating is not None:

@@ -63,6 +63,8 @@ def _room(module: str, verb: str, help: str) -> Verb:
 # One `Verb` a line, in the order in which a user meets them.
 VERBS: tuple[Verb, ...] = (
     _room("ci.apply", "apply", "compose the series on the pinned vLLM and check it out"),
+    _room("ci.build", "build", "build the composed series as wheels in dist/"),
+    _room("ci.verify", "verify", "check a wheel or an installed vLLM against its series"),
     _room("ci.refresh", "refresh", "take edits of build/vllm into the series"),
     _room("ci.importer", "import-commits", "take commits of a vLLM clone into the series"),
 )

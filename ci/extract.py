@@ -6,15 +6,13 @@ blobs are written as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ci.errors import Fault
 from ci.git import Git
-
-_LINK = "120000"
-_EXECUTABLE = "100755"
-_AT_ONCE = 500
+from ci.objects import EXECUTABLE, SYMLINK
+from ci.trees import read_objects
 
 
 def export_tree(
@@ -31,30 +29,15 @@ def export_tree(
         if wanted(path)
     ]
     written = []
-    contents = read_blobs(git, [blob for _, _, blob in entries])
-    for (path, mode, _), content in zip(entries, contents, strict=True):
+    contents = read_objects(git, (blob for _, _, blob in entries))
+    for path, mode, blob in entries:
         name = path.decode("utf-8", "surrogateescape")
         if not mode.startswith("100"):
-            kind = "a link" if mode == _LINK else "a submodule"
+            kind = "a link" if mode == SYMLINK else "a submodule"
             raise Fault(f"{name} is {kind} in the composed tree", todo="make it a plain file")
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-        target.chmod(0o755 if mode == _EXECUTABLE else 0o644)
+        target.write_bytes(contents[blob])
+        target.chmod(0o755 if mode == EXECUTABLE else 0o644)
         written.append(target)
     return written
-
-
-def read_blobs(git: Git, blobs: list[str]) -> Iterator[bytes]:
-    """The contents of `blobs`, in their order, a few hundred to a process."""
-    for start in range(0, len(blobs), _AT_ONCE):
-        some = blobs[start : start + _AT_ONCE]
-        out = git.run("cat-file", "--batch", stdin="\n".join(some).encode() + b"\n")
-        at = 0
-        for blob in some:
-            end = out.index(b"\n", at)
-            name, kind, size = out[at:end].decode("ascii").split(" ")
-            assert (name, kind) == (blob, "blob"), (blob, out[at:end])
-            at = end + 1 + int(size)
-            yield out[end + 1 : at]
-            at += 1

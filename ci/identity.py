@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
+from ci.errors import Fault
+from ci.pin import Artifact
 from ci.variant import Variant
 
 FILE = "ngram_series.json"
@@ -77,7 +78,7 @@ class SeriesIdentity:
         """The wheel's version, a PEP 440 local version of the pinned one."""
         return f"{self.vllm}+ngram.{self.id}{variant.local_label}"
 
-    def as_json(self, variant: Variant, tree: str, precompiled: Mapping[str, Any]) -> bytes:
+    def as_json(self, variant: Variant, tree: str, precompiled: Artifact) -> bytes:
         """What the wheel carries: the identity, the composed tree, the libraries' origin."""
         table = {
             "series": self.id,
@@ -85,7 +86,46 @@ class SeriesIdentity:
             "variant": variant.value,
             "tree": tree,
             "vllm": {"version": self.vllm, "commit": self.commit, "base_tree": self.base_tree},
-            "precompiled": dict(precompiled),
+            "precompiled": asdict(precompiled),
             "patches": [asdict(patch) for patch in self.patches],
         }
         return json.dumps(table, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An identity as a wheel states it, checked to be in keeping with itself."""
+
+    identity: SeriesIdentity
+    variant: Variant
+    tree: str
+    precompiled: Artifact
+
+    @property
+    def version(self) -> str:
+        return self.identity.version(self.variant)
+
+
+def from_json(content: bytes) -> Carried:
+    """Read what `as_json` wrote.
+
+    Raises:
+        Fault: it is damaged, or its id is not that of the patches that it lists.
+    """
+    try:
+        table = json.loads(content)
+        pin = table["vllm"]
+        patches = tuple(PatchIdentity(**patch) for patch in table["patches"])
+        series = SeriesIdentity(pin["version"], pin["commit"], pin["base_tree"], patches)
+        carried = Carried(
+            series, Variant(table["variant"]), str(table["tree"]), Artifact(**table["precompiled"])
+        )
+        claimed = (table["series"], table["version"])
+    except (ValueError, KeyError, TypeError):
+        raise Fault("the series identity in it is damaged", todo="build the wheel again") from None
+    if claimed != (series.id, carried.version):
+        raise Fault(
+            f"it calls itself series {claimed[0]}, but its patches make {series.id}",
+            todo="build the wheel again",
+        )
+    return carried

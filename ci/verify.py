@@ -10,18 +10,20 @@ And nothing of the composed tree may be missing.
 
 from __future__ import annotations
 
+import argparse
 import enum
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Protocol
 
 from ci import identity
 from ci.errors import Fault
 from ci.git import Git
+from ci.identity import Carried
+from ci.layout import Layout
+from ci.objects import blob_id
 from ci.wheelfile import Entry, dist_info, open_wheel, parse_record
 
 _PACKAGE = b"vllm/"
@@ -122,13 +124,13 @@ class Report:
 
     Attributes:
         name: of the wheel or installation.
-        series: the identity that it carries.
+        carried: the identity in it.
         origins: how many files came from where.
         faults: one line for each file that is wrong, missing or foreign.
     """
 
     name: str
-    series: Mapping[str, Any]
+    carried: Carried
     origins: Mapping[Origin, int]
     faults: tuple[str, ...]
 
@@ -143,28 +145,28 @@ class Report:
             more = len(self.faults) - len(shown)
             rest = (f"and {more} more",) if more else ()
             raise Fault(
-                f"{self.name} is not series {self.series['series']}: "
-                f"{len(self.faults)} file(s) differ from the composed tree",
+                f"{self.name} is not series {self.carried.identity.id}: "
+                f"{len(self.faults)} file(s) differ from it",
                 todo="build it again (nox -s build)",
                 details=(*shown, *rest),
             )
 
     def lines(self) -> Iterable[str]:
         """The report for a person."""
-        pin = self.series["vllm"]
-        yield f"{self.name}: series {self.series['series']}, {self.series['variant']}"
-        yield f"  vLLM {pin['version']}, commit {pin['commit']}"
-        for patch in self.series["patches"]:
-            yield f"  {patch['file']}  sha256 {patch['sha256'][:16]}…"
+        series = self.carried.identity
+        yield f"{self.name}: series {series.id}, {self.carried.variant.value}"
+        yield f"  vLLM {series.vllm}, commit {series.commit}"
+        for patch in series.patches:
+            yield f"  {patch.file}  sha256 {patch.sha256[:16]}…  {patch.upstream}".rstrip()
         for origin in Origin:
             yield f"  {self.origins.get(origin, 0):5d} files from {origin.value}"
 
 
-def read_identity(files: Files) -> Mapping[str, Any]:
+def read_identity(files: Files) -> Carried:
     """The identity that a wheel or installation carries.
 
     Raises:
-        Fault: it carries none.
+        Fault: it carries none, or one that contradicts itself or the version.
     """
     content = files.info(identity.FILE)
     if content is None:
@@ -172,7 +174,15 @@ def read_identity(files: Files) -> Mapping[str, Any]:
             f"{files.name} carries no series identity",
             todo="it was not built by `nox -s build`",
         )
-    return cast("Mapping[str, Any]", json.loads(content))
+    try:
+        carried = identity.from_json(content)
+    except Fault as fault:
+        raise Fault(f"{files.name}: {fault.what}", todo=fault.todo) from None
+    if f"\nVersion: {carried.version}\n".encode() not in (files.info("METADATA") or b""):
+        raise Fault(
+            f"{files.name} has another version than {carried.version}", todo="build it again"
+        )
+    return carried
 
 
 def check(files: Files, git: Git, precompiled: Mapping[str, Entry]) -> Report:
@@ -185,11 +195,11 @@ def check(files: Files, git: Git, precompiled: Mapping[str, Entry]) -> Report:
     Raises:
         Fault: there is no identity, or the store lacks its tree.
     """
-    series = read_identity(files)
-    tree = str(series["tree"])
+    carried = read_identity(files)
+    tree = carried.tree
     if git.resolve(f"{tree}^{{tree}}") is None:
         raise Fault(
-            f"{files.name} is of series {series['series']}, whose tree is not in the store",
+            f"{files.name} is of series {carried.identity.id}, whose tree is not in the store",
             todo="check out the project at that series and run `nox -s apply`",
         )
     wanted = {
@@ -215,7 +225,7 @@ def check(files: Files, git: Git, precompiled: Mapping[str, Entry]) -> Report:
         for path in sorted(precompiled)
         if path.endswith(".so") and path not in seen
     ]
-    return Report(files.name, series, origins, tuple(faults))
+    return Report(files.name, carried, origins, tuple(faults))
 
 
 def _place(
@@ -229,9 +239,8 @@ def _place(
     if path.endswith(".dist-info/RECORD"):
         return Origin.BUILD
     if blob is not None:
-        content = stream.read()
-        actual = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
-        return Origin.TREE if actual.hexdigest() == blob else "differs from the composed tree"
+        same = blob_id(stream.read()) == blob
+        return Origin.TREE if same else "differs from the composed tree"
     entry = Entry.read(stream)
     if record.get(path) != entry:
         return "differs from RECORD" if path in record else "in neither the tree nor RECORD"
@@ -242,3 +251,52 @@ def _place(
     if precompiled is not None:
         return "differs from the precompiled wheel"
     return "in neither the composed tree nor the precompiled wheel"
+
+
+# -- the verb ------------------------------------------------------------------
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    parser.add_argument(
+        "what",
+        nargs="*",
+        type=Path,
+        help="wheels, virtual environments or site-packages folders; default: the wheels in dist/",
+    )
+
+
+def run(layout: Layout, args: argparse.Namespace) -> int:
+    """The verb: a report for each wheel or installation, a fault at the first wrong one."""
+    from ci.current import current
+    from ci.sources import fetch_artifact
+    from ci.wheelfile import read_record
+
+    here = current(layout)
+    named: list[Path] = args.what or sorted(layout.dist.glob("*.whl"))
+    if not named:
+        raise Fault("no wheel in dist/", todo="run `nox -s build`, or name a wheel")
+    for path in named:
+        files = open_files(path)
+        carried = read_identity(files)
+        pinned = fetch_artifact(layout, carried.precompiled)
+        report = check(files, here.git, read_record(pinned))
+        report.raise_for_faults()
+        print("\n".join(report.lines()))
+        same = carried.identity.id == here.identity.id
+        print(
+            "  this is" + ("" if same else " not") + f" this checkout's series, {here.identity.id}"
+        )
+    return 0
+
+
+def open_files(path: Path) -> Files:
+    """What `path` names: a wheel, or a folder with vLLM installed in it.
+
+    Raises:
+        Fault: there is nothing of the kind.
+    """
+    if not path.is_dir():
+        return WheelFiles(path)
+    below = sorted(path.glob("lib/python3.*/site-packages"))
+    return InstalledFiles(below[0] if below else path)

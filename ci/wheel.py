@@ -20,13 +20,13 @@ from typing import Any
 
 from ci import environments, identity, sbom, verify, wheelfile
 from ci.compiled import refuse_compiled_changes
+from ci.current import Source
 from ci.environments import Environment
 from ci.errors import Fault
 from ci.extract import export_tree
 from ci.git import Git
-from ci.identity import SeriesIdentity
 from ci.layout import Layout
-from ci.pin import Artifact, Pin
+from ci.pin import Artifact
 from ci.progress import say, step
 from ci.variant import Variant, machine
 
@@ -39,28 +39,6 @@ options = {"--build-option": ["--compression=stored"]}
 name = build_meta.build_wheel(sys.argv[1], options)
 print("built", name)
 """
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is built: a composed series in the store.
-
-    Attributes:
-        git: the store.
-        commit: the series' last commit.
-        tree: that commit's tree.
-    """
-
-    git: Git
-    commit: str
-    tree: str
-    pin: Pin
-    identity: SeriesIdentity
-
-    @property
-    def timestamp(self) -> int:
-        """The time that everything in the wheel carries: the last commit's."""
-        return int(self.git.text("show", "-s", "--format=%ct", self.commit))
 
 
 def build(
@@ -248,13 +226,12 @@ def _rewrite(
     with wheelfile.open_wheel(built) as archive:
         info = wheelfile.dist_info(archive)
         metadata = archive.read(f"{info}/WHEEL")
-    origin = {"project": artifact.project, "file": artifact.file, "sha256": artifact.sha256}
     bill = sbom.render(
         source.identity, source.pin, variant, source.tree, artifact, source.timestamp
     )
     content = {
         f"{info}/WHEEL": wheelfile.with_tag(metadata, wheelfile.tag_of(artifact.file)),
-        f"{info}/{identity.FILE}": source.identity.as_json(variant, source.tree, origin),
+        f"{info}/{identity.FILE}": source.identity.as_json(variant, source.tree, artifact),
         f"{info}/{sbom.FILE}": bill,
     }
     executable = frozenset(

@@ -14,6 +14,7 @@ import pytest
 
 from ci import identity as identities
 from ci import sbom, verify, wheel, wheelfile
+from ci.current import Source
 from ci.environments import Environment
 from ci.errors import Fault
 from ci.git import Git, Identity
@@ -21,7 +22,6 @@ from ci.identity import PatchIdentity, SeriesIdentity
 from ci.layout import Layout
 from ci.pin import Artifact, Pin
 from ci.variant import Variant, machine
-from ci.wheel import Source
 
 # vLLM's setup.py, as far as the tooling leans on it.
 SETUP = b"""\
