@@ -19,7 +19,7 @@ from ci import worktree
 from ci.checkpoints import checkpoint
 from ci.compose import BaseTree, Composed
 from ci.errors import Fault
-from ci.export import settle
+from ci.export import check_fixed_point, settle
 from ci.git import Git, GitError
 from ci.layout import Layout
 from ci.pin import load_pin
@@ -174,6 +174,7 @@ def _compose(
     composed = composing.compose(store, base, files)
     assert lock is not None
     locking.check_trees(lock, composed.lock)
+    check_fixed_point(store, base, files, composed)
     return files, composed
 
 

@@ -136,6 +136,12 @@ def with_topics(files: SeriesFiles, topics: Sequence[Topic]) -> SeriesFiles:
     return replace(files, series=replace(files.series, topics=tuple(topics)))
 
 
+def _exported(store: Git, base: BaseTree, files: SeriesFiles, composed: Composed) -> SeriesFiles:
+    parsed = composing.parse_patches(files)
+    exported = export(store, base.entries, steps_of(composed, files.series, parsed))
+    return with_topics(exported, files.series.topics)
+
+
 def settle(store: Git, base: BaseTree, files: SeriesFiles) -> tuple[SeriesFiles, Composed]:
     """Bring a series into canonical form: compose it, export what came out,
     and compose that, which must give the same trees.
@@ -144,11 +150,26 @@ def settle(store: Git, base: BaseTree, files: SeriesFiles) -> tuple[SeriesFiles,
         Fault: it does not compose.
     """
     first = composing.compose(store, base, files)
-    if first.canonical:
+    exported = _exported(store, base, files, first)
+    if exported == files:
         return files, first
-    parsed = composing.parse_patches(files)
-    exported = export(store, base.entries, steps_of(first, files.series, parsed))
-    exported = with_topics(exported, files.series.topics)
     second = composing.compose(store, base, exported)
     assert second.canonical and second.trees == first.trees
     return exported, second
+
+
+def check_fixed_point(store: Git, base: BaseTree, files: SeriesFiles, composed: Composed) -> None:
+    """See that exporting a composed series gives it back, byte for byte.
+
+    Raises:
+        Fault: names the first patch that would come back differently.
+    """
+    exported = _exported(store, base, files, composed)
+    for ours, theirs in zip(exported.series.patches, files.series.patches, strict=True):
+        same = exported.patches[ours.file] == files.patches[theirs.file]
+        if ours != theirs or not same:
+            what = "its entry in series.toml" if same else "its bytes"
+            raise Fault(
+                f"patches/{theirs.file} is not in canonical form ({what})",
+                todo="`nox -s apply -- --relock` writes it so",
+            )

@@ -197,6 +197,9 @@ def _check(series: Series) -> None:
     topics = [topic.name for topic in series.topics]
     owners: dict[str, str] = {}
     earlier: list[str] = []
+    for name in topics:
+        if topics.count(name) > 1:
+            raise _wrong(f"topic {name}", "is there twice")
     for patch in series.patches:
         where = f"patch {patch.file}"
         if patch.topic not in topics:
@@ -211,9 +214,6 @@ def _check(series: Series) -> None:
                 raise _wrong(where, f"adds {path}, which {owners[path]} adds already")
             owners[path] = patch.file
         earlier.append(patch.name)
-    for name in topics:
-        if topics.count(name) > 1:
-            raise _wrong(f"topic {name}", "is there twice")
 
 
 def load_series(layout: Layout) -> Series:

@@ -421,8 +421,10 @@ def _staged(tree: WorkTree, applied: str) -> list[bytes]:
 
 
 def _in_the_way(tree: WorkTree, store: Git, applied: str, head: str) -> list[bytes]:
-    """Files that nobody tracks, where the update has to put one."""
-    fresh = [raw for raw in changes(store, applied, head) if raw.old is None and raw.new]
+    """Files that nobody tracks, where the update has to put a file or a folder."""
+    moved = changes(store, applied, head)
+    fresh = [raw for raw in moved if raw.old is None and raw.new]
+    going = {raw.path for raw in moved if raw.new is None}
     contents = read_contents(store, (raw.new for raw in fresh if raw.new))
     found = []
     for raw in fresh:
@@ -430,7 +432,16 @@ def _in_the_way(tree: WorkTree, store: Git, applied: str, head: str) -> list[byt
         there = tree.read(raw.path)
         if there is not None and there != contents[raw.new]:
             found.append(raw.path)
+        for above in _folders(raw.path):
+            there = tree.read(above)
+            if there is not None and there.mode != FOLDER and above not in going:
+                found.append(above)
     return found
+
+
+def _folders(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _move(tree: WorkTree, store: Git, old: str, head: str, *, force: bool) -> None:

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from tests.tooling.projects import A3, UPSTREAM, Project
+import pytest
+
+from ci.errors import Fault
+from ci.worktree import Dirty
+from tests.tooling.projects import A3, UPSTREAM, Project, clone_of, commit, edit, text
+
+BUILD = "patches/0001-Build-Say-six.patch"
+CORE = "patches/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+
+
+def _rewrite(project: Project, path: str, old: str, new: str) -> None:
+    """Change a file of the series by hand."""
+    file = project.root / path
+    data = file.read_bytes()
+    assert old.encode() in data
+    file.write_bytes(data.replace(old.encode(), new.encode()))
 
 
 def test_the_sample_is_what_was_committed(project: Project) -> None:
@@ -18,8 +39,21 @@ def test_the_sample_is_what_was_committed(project: Project) -> None:
     assert len(project.git("log", "--format=%s").splitlines()) == 4
 
 
+def test_the_commits_are_the_same_anywhere(project: Project, tmp_path: Path) -> None:
+    shutil.rmtree(project.layout.store)
+    shutil.rmtree(project.work)
+    head = project.apply().head
+    again = project.copy(tmp_path / "elsewhere é")
+    shutil.rmtree(again.layout.store)
+    shutil.rmtree(again.work)
+    assert again.apply().head == head
+    # Author and committer are the patch's own, whoever runs it.
+    shown = project.git("log", "-1", "--format=%an|%ae|%cn|%ce|%ad|%cd", "--date=raw")
+    who = "vLLM n-gram series|series@ngram.invalid"
+    assert shown == f"{who}|{who}|1700000000 +0000|1700000000 +0000"
+
+
 def test_nothing_to_do_is_fast_and_changes_nothing(project: Project) -> None:
-    project.apply()
     before = {p: p.stat().st_mtime_ns for p in project.root.rglob("*") if p.is_file()}
     start = time.perf_counter()
     done = project.apply()
@@ -27,3 +61,526 @@ def test_nothing_to_do_is_fast_and_changes_nothing(project: Project) -> None:
     assert time.perf_counter() - start < 1
     after = {p: p.stat().st_mtime_ns for p in project.root.rglob("*") if p.is_file()}
     assert after == before
+
+
+def test_composing_touches_no_work_tree(project: Project) -> None:
+    """A series that does not compose leaves ref, files and index alone."""
+    before = project.files()
+    head = project.git("rev-parse", "HEAD")
+    _rewrite(project, CORE, " a line 5\n", " a line fünf\n")
+    with pytest.raises(Fault):
+        project.apply("--relock")
+    assert project.files() == before
+    assert project.git("rev-parse", "HEAD") == head
+    assert project.git("status", "--porcelain") == ""
+
+
+# -- the lock ------------------------------------------------------------------
+
+
+def test_the_first_patch_that_differs_is_named(project: Project) -> None:
+    _rewrite(project, CORE, "+from vllm import new", "+from vllm import old")
+    _rewrite(project, BUGFIX, "+a line thirty", "+a line 31")
+    with pytest.raises(Fault, match=r"0002-Core-Add-a-new-file\.patch differs from the lock"):
+        project.apply()
+
+
+def test_an_overlay_file_that_differs_is_named(project: Project) -> None:
+    _rewrite(project, "overlay/tests/test_new.py", "True", "False")
+    with pytest.raises(Fault, match=r"overlay/tests/test_new\.py of 0003-\S+ differs"):
+        project.apply()
+
+
+def test_an_order_that_differs_is_named(project: Project) -> None:
+    file = project.layout.series
+    head, *entries = file.read_text().split("\n[[patch]]\n")
+    entries[1], entries[2] = entries[2], entries[1]
+    file.write_text("\n[[patch]]\n".join([head, *entries]))
+    with pytest.raises(Fault, match="patch 2 is 0003-Bugfix"):
+        project.apply()
+
+
+def test_a_patch_more_or_less_is_named(project: Project) -> None:
+    file = project.layout.series
+    whole = file.read_text()
+    file.write_text(whole[: whole.rindex("\n[[patch]]\n")])
+    (project.root / BUGFIX).unlink()
+    (project.root / "overlay/tests/test_new.py").unlink()
+    with pytest.raises(Fault, match="the lock holds patches/0003-Bugfix"):
+        project.apply()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("tree", "the tree after 0001-"), ('"setup.py"', "0001-Build-Say-six.patch touches setup.py")],
+)
+def test_a_result_that_differs_is_named(project: Project, key: str, message: str) -> None:
+    lines = project.layout.lock.read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
+    lines[at] = f'{key} = "{"0" * 40}"\n'
+    project.layout.lock.write_text("".join(lines))
+    with pytest.raises(Fault, match=message):
+        project.apply()
+
+
+@pytest.mark.parametrize("data", [b"base_tree = 1\n[[patch]]\n", b"\xff", b"[["])
+def test_a_damaged_lock(project: Project, data: bytes) -> None:
+    project.layout.lock.write_bytes(data)
+    with pytest.raises(Fault, match=r"series\.lock"):
+        project.apply()
+
+
+def test_no_lock(project: Project) -> None:
+    project.layout.lock.unlink()
+    with pytest.raises(Fault, match="missing"):
+        project.apply()
+    before = project.git("rev-parse", "HEAD")
+    project.apply("--relock")
+    assert project.git("rev-parse", "HEAD") == before
+
+
+def test_relock_brings_a_hand_edited_patch_into_form(project: Project) -> None:
+    """A changed line makes every later id wrong; relock mends them all."""
+    _rewrite(project, CORE, "+from vllm import new", "+from vllm import newer")
+    done = project.apply("--relock")
+    assert b"from vllm import newer" in project.files()["vllm/a.py"]
+    assert project.apply().head == done.head
+    assert project.refresh().written == ()
+
+
+def test_another_context_is_not_canonical(project: Project) -> None:
+    """It applies all the same, but would not come back the same."""
+    patch = project.root / BUILD
+    data = patch.read_bytes()
+    wider = data.replace(
+        b"@@ -3,7 +3,7 @@ setup line 2\n", b"@@ -2,8 +2,8 @@ setup line 1\n setup line 2\n"
+    )
+    patch.write_bytes(wider)
+    lock = project.layout.lock
+    hashes = [hashlib.sha256(one).hexdigest() for one in (data, wider)]
+    lock.write_text(lock.read_text().replace(*hashes))
+    with pytest.raises(Fault, match=r"0001-Build-Say-six\.patch is not in canonical form"):
+        project.apply()
+    project.apply("--relock")
+    assert patch.read_bytes() == data
+
+
+# -- series on disk that does not hold together ----------------------------------
+
+
+def test_an_overlay_file_that_no_patch_names(project: Project) -> None:
+    (project.layout.overlay / "vllm/stray.py").write_text("x")
+    with pytest.raises(Fault, match=r"overlay/vllm/stray\.py is named by no patch"):
+        project.apply()
+
+
+def test_what_python_and_linters_drop_is_no_overlay_file(project: Project) -> None:
+    cache = project.layout.overlay / "vllm/__pycache__"
+    cache.mkdir()
+    (cache / "new.cpython-311.pyc").write_bytes(b"x")
+    assert not project.apply().changed
+
+
+def test_a_missing_overlay_file(project: Project) -> None:
+    (project.root / "overlay/vllm/new.py").unlink()
+    with pytest.raises(Fault, match=r"0002-\S+ names the overlay file vllm/new\.py, but"):
+        project.apply()
+
+
+def test_an_overlay_file_that_upstream_has(project: Project) -> None:
+    (project.layout.overlay / "vllm/b.py").write_text("mine")
+    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', '["vllm/new.py", "vllm/b.py"]')
+    with pytest.raises(Fault, match=r"overlay/vllm/b\.py of \S+ exists upstream already"):
+        project.apply("--relock")
+
+
+def test_an_overlay_file_with_two_owners(project: Project) -> None:
+    _rewrite(
+        project,
+        "patches/series.toml",
+        '["tests/test_new.py"]',
+        '["tests/test_new.py", "vllm/new.py"]',
+    )
+    with pytest.raises(Fault, match=r"adds vllm/new\.py, which 0002-\S+ adds already"):
+        project.apply()
+
+
+@pytest.mark.parametrize("path", ["../up.py", "/abs.py", ".git/hooks/x", "a//b", "x/.GIT/y", "."])
+def test_an_overlay_path_that_leaves_the_tree(project: Project, path: str) -> None:
+    _rewrite(project, "patches/series.toml", '"vllm/new.py"', f'"{path}"')
+    with pytest.raises(Fault, match="which a tree cannot hold"):
+        project.apply()
+
+
+def test_a_missing_and_a_stray_patch(project: Project) -> None:
+    (project.root / CORE).rename(project.root / "patches/0002-other.patch")
+    with pytest.raises(Fault, match="is missing, but"):
+        project.apply()
+    shutil.copy(project.root / "patches/0002-other.patch", project.root / CORE)
+    with pytest.raises(Fault, match=r"0002-other\.patch is not named"):
+        project.apply()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('topic = "core"', 'topic = "none"', "names the topic none"),
+        ("overlay = []", "overlay = 1", "list of strings"),
+        ("overlay = []", "overly = []", "unknown key `overly`"),
+        ('state = "local"', 'state = "sent"', "has the state sent"),
+        ("needs = []\n", 'needs = ["later"]\n', "needs later"),
+        ('name = "core"', 'name = "build"', "is there twice"),
+        ('file = "0001-Build-Say-six.patch"', 'file = "../x.patch"', "plain file name"),
+        ("[[topic]]", "[topic]", "not valid TOML"),
+    ],
+)
+def test_a_series_that_contradicts_itself(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    _rewrite(project, "patches/series.toml", old, new)
+    with pytest.raises(Fault, match=message):
+        project.apply()
+
+
+# -- patches that do not apply ---------------------------------------------------
+
+
+def _refused(project: Project) -> str:
+    with pytest.raises(Fault) as caught:
+        project.apply("--relock")
+    return str(caught.value)
+
+
+def test_conflicting_lines_and_the_nearest_match_are_shown(project: Project) -> None:
+    _rewrite(project, BUGFIX, " a line 29\n", " a line twenty-nine\n")
+    said = _refused(project)
+    assert "patches/0003-Bugfix-Thirty-and-no-going.patch: vllm/a.py: hunk 1 of 1" in said
+    assert "nearest match: line 28, 6 of 7 lines agree" in said
+    assert "line 30 expected: a line twenty-nine" in said
+    assert "line 30 found:    a line 29" in said
+
+
+def test_nothing_like_it(project: Project) -> None:
+    patch = project.root / BUGFIX
+    data = patch.read_bytes().replace(b"a line", b"z line")
+    patch.write_bytes(data)
+    assert "none of its 7 lines is in the file" in _refused(project)
+
+
+def test_a_hunk_that_is_there_already(project: Project) -> None:
+    """The same patch twice: the second finds its own result."""
+    data = (project.root / BUILD).read_bytes().replace(b"Say six", b"Say it again")
+    (project.root / "patches/0004-Build-Say-it-again.patch").write_bytes(data)
+    with project.layout.series.open("a") as file:
+        file.write('\n[[patch]]\nfile = "0004-Build-Say-it-again.patch"\ntopic = "build"\n')
+    assert "upstream may have taken the change" in _refused(project)
+
+
+def test_a_file_that_is_not_there(project: Project) -> None:
+    _rewrite(project, BUGFIX, "vllm/gone.py", "vllm/left.py")
+    assert "changes vllm/left.py, which the pinned vLLM does not have" in _refused(project)
+
+
+def test_a_new_file_in_a_patch(project: Project) -> None:
+    with (project.root / BUILD).open("ab") as file:
+        file.write(
+            b"diff --git a/x b/x\nnew file mode 100644\n"
+            b"index 0000000000000000000000000000000000000000.."
+            b"587be6b4c3f93f93c489c0111bba5596147a26cb\n"
+            b"--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+x\n"
+        )
+    assert "adds x: new files live in overlay/" in _refused(project)
+
+
+def test_a_patch_on_an_overlay_file(project: Project) -> None:
+    with (project.root / BUGFIX).open("ab") as file:
+        file.write(
+            b"diff --git a/vllm/new.py b/vllm/new.py\n"
+            b"index 1111111111111111111111111111111111111111.."
+            b"2222222222222222222222222222222222222222 100644\n"
+            b"--- a/vllm/new.py\n+++ b/vllm/new.py\n@@ -1 +1 @@\n-new = 1\n+new = 2\n"
+        )
+    assert "vllm/new.py, which is an overlay file of 0002-Core" in _refused(project)
+
+
+def test_an_empty_patch_is_refused(project: Project) -> None:
+    patch = project.root / BUILD
+    patch.write_bytes(patch.read_bytes().partition(b"\ndiff --git")[0])
+    assert "0001-Build-Say-six.patch changes nothing" in _refused(project)
+
+
+def test_failing_twice_says_the_same(project: Project) -> None:
+    """No half-finished state of the first failure leads the second astray."""
+    _rewrite(project, BUILD, " setup line 5\n", " setup line V\n")
+    assert _refused(project) == _refused(project)
+
+
+# -- the user's edits ------------------------------------------------------------
+
+
+def _another_series(project: Project) -> None:
+    """Move the series on, as a pull would."""
+    _rewrite(project, "overlay/vllm/new.py", "new = 1", "new = 100")
+    lock = project.layout.lock
+    work = project.work.rename(project.work.with_name("aside"))
+    project.apply("--relock")
+    shutil.rmtree(project.work)
+    work.rename(project.work)
+    assert lock.exists()
+
+
+@pytest.mark.parametrize("path", ["vllm/b.py", "vllm/new.py", "setup.py"])
+def test_an_edited_file_stops_an_update(project: Project, path: str) -> None:
+    _another_series(project)
+    project.write(path, text("mine"))
+    with pytest.raises(Dirty, match="1 edited file") as caught:
+        project.apply()
+    assert caught.value.details == (path,)
+    assert "nox -s refresh" in caught.value.todo
+    assert project.files()[path] == b"mine\n"
+
+
+def test_a_deleted_file_stops_an_update(project: Project) -> None:
+    _another_series(project)
+    project.write("vllm/b.py", None)
+    with pytest.raises(Dirty):
+        project.apply()
+
+
+def test_a_staged_file_stops_an_update(project: Project) -> None:
+    _another_series(project)
+    kept = (project.work / "vllm/b.py").read_bytes()
+    project.write("vllm/b.py", text("mine"))
+    project.git("add", "vllm/b.py")
+    (project.work / "vllm/b.py").write_bytes(kept)
+    with pytest.raises(Dirty) as caught:
+        project.apply()
+    assert caught.value.details == ("vllm/b.py",)
+
+
+def test_an_edit_that_git_was_told_to_overlook(project: Project) -> None:
+    _another_series(project)
+    project.git("update-index", "--assume-unchanged", "vllm/b.py")
+    project.write("vllm/b.py", text("mine"))
+    with pytest.raises(Dirty):
+        project.apply()
+
+
+@pytest.mark.parametrize("path", ["vllm/next.py", "ignored.txt"])
+def test_an_untracked_file_in_the_way(project: Project, path: str) -> None:
+    (project.layout.overlay / path).write_text("theirs\n")
+    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', f'["{path}", "vllm/new.py"]')
+    project.write(path, text("mine"))
+    with pytest.raises(Dirty) as caught:
+        project.apply("--relock")
+    assert caught.value.details == (path,)
+    assert project.files()[path] == b"mine\n"
+    project.write(path, text("theirs"))
+    project.apply()
+    assert project.files()[path] == b"theirs\n"
+
+
+def test_a_file_where_a_folder_has_to_be(project: Project) -> None:
+    (project.layout.overlay / "extra").mkdir()
+    (project.layout.overlay / "extra/x.py").write_text("x\n")
+    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', '["extra/x.py", "vllm/new.py"]')
+    project.write("extra", text("mine"))
+    with pytest.raises(Dirty) as caught:
+        project.apply("--relock")
+    assert caught.value.details == ("extra",)
+    assert project.files()["extra"] == b"mine\n"
+
+
+def test_other_untracked_files_are_left_alone(project: Project) -> None:
+    _another_series(project)
+    project.write("notes.txt", text("mine"))
+    project.write("vllm/lib.so", text("mine"))
+    project.apply()
+    assert project.files()["notes.txt"] == b"mine\n"
+    assert project.files()["vllm/lib.so"] == b"mine\n"
+    assert project.files()["vllm/new.py"].startswith(b"new = 100")
+
+
+def test_own_commits_stop_an_update(project: Project) -> None:
+    _another_series(project)
+    project.write("vllm/b.py", text("mine"))
+    project.commit("-m", "mine")
+    with pytest.raises(Dirty, match="has commits of yours") as caught:
+        project.apply()
+    assert caught.value.details[0].endswith(" mine")
+
+
+def test_commits_on_no_branch_stop_an_update(project: Project) -> None:
+    _another_series(project)
+    project.git("switch", "-q", "--detach")
+    project.write("vllm/b.py", text("mine"))
+    project.commit("-m", "mine")
+    with pytest.raises(Dirty, match="has commits of yours"):
+        project.apply()
+
+
+def test_another_branch_is_kept(project: Project) -> None:
+    _another_series(project)
+    project.git("switch", "-q", "-c", "mine")
+    project.write("vllm/b.py", text("mine"))
+    project.commit("-m", "mine")
+    with pytest.raises(Dirty, match="edited file"):
+        project.apply()  # its files are not the series'
+    tip = project.git("rev-parse", "mine")
+    project.git("switch", "-q", "-c", "same", "series")
+    done = project.apply()
+    assert "refs/heads/same, which is kept" in (done.note or "")
+    assert project.git("branch", "--show-current") == "series"
+    assert project.git("rev-parse", "mine") == tip
+
+
+def test_a_merge_under_way(project: Project) -> None:
+    _another_series(project)
+    (project.work / ".git/MERGE_HEAD").write_text("0" * 40)
+    with pytest.raises(Fault, match="a merge is under way"):
+        project.apply()
+
+
+def test_discard_keeps_a_backup(project: Project) -> None:
+    _another_series(project)
+    project.write("vllm/a.py", text("mine"))
+    project.commit("-m", "mine")
+    project.write("vllm/b.py", text("staged"))
+    project.git("add", "-A")
+    project.write("vllm/b.py", text("mine"))
+    project.write("vllm/new.py", None)
+    project.write("own.txt", text("mine"))
+    done = project.apply("--discard")
+    assert "refs/backup/1" in (done.note or "")
+    files = project.files()
+    assert files["vllm/a.py"] == A3.data
+    assert files["vllm/b.py"] == UPSTREAM["vllm/b.py"].data
+    assert files["vllm/new.py"] == b"new = 100\nnewer = 2\n"
+    assert files["own.txt"] == b"mine\n"
+    assert project.git("status", "--porcelain") == "?? own.txt"
+    assert project.git("show", "refs/backup/1/files:vllm/b.py") == "mine"
+    assert project.git("show", "refs/backup/1/staged:vllm/b.py") == "staged"
+    assert project.git("show", "refs/backup/1/series:vllm/a.py") == "mine"
+    assert project.git("show", "refs/backup/1/files:own.txt") == "mine"
+    assert not project.apply().changed
+
+
+def test_no_edit_is_lost_where_nothing_has_to_move(project: Project) -> None:
+    project.write("vllm/b.py", text("mine"))
+    project.commit("-m", "mine")
+    project.write("vllm/b.py", text("more"))
+    done = project.apply()
+    assert not done.changed
+    assert "nox -s refresh" in (done.note or "")
+    assert project.files()["vllm/b.py"] == b"more\n"
+
+
+# -- work trees that are no such thing ---------------------------------------------
+
+
+def test_a_deleted_work_tree_comes_back(project: Project) -> None:
+    before = project.files()
+    shutil.rmtree(project.work)
+    project.apply()
+    assert project.files() == before
+
+
+def test_an_empty_folder_is_filled(project: Project) -> None:
+    before = project.files()
+    shutil.rmtree(project.work)
+    project.work.mkdir()
+    project.apply()
+    assert project.files() == before
+
+
+def test_another_folder_is_refused(project: Project) -> None:
+    shutil.rmtree(project.work / ".git")
+    with pytest.raises(Fault, match="not a work tree that this tool made"):
+        project.apply()
+    subprocess.run(["git", "init", "-q", str(project.work)], check=True)
+    with pytest.raises(Fault, match="not a work tree that this tool made"):
+        project.apply()
+
+
+# -- commits come in ----------------------------------------------------------------
+
+
+def test_import_again_in_place_of_a_topic(project: Project, tmp_path: Path) -> None:
+    clone = clone_of(project, tmp_path / "clone")
+    setup = edit(UPSTREAM["setup.py"], ("setup line 6\n", "setup line VI\n"))
+    commit(clone, "[Build] Say VI", {"setup.py": setup})
+    project.import_commits(clone, "HEAD~1..HEAD", "build", "--replace")
+    assert list(project.series())[:3] == [
+        "patches/0001-Build-Say-VI.patch",
+        CORE,
+        BUGFIX,
+    ]
+    project.apply()
+    assert b"setup line VI" in project.files()["setup.py"]
+
+
+def test_import_of_a_change_to_an_earlier_commit_s_file(project: Project, tmp_path: Path) -> None:
+    clone = clone_of(project, tmp_path / "clone")
+    commit(clone, "[Misc] One", {"one.py": text("1")})
+    commit(clone, "[Misc] Two", {"one.py": text("2"), "two.py": text("2")})
+    with pytest.raises(Fault, match=r"changes one\.py, which another commit adds"):
+        project.import_commits(clone, "HEAD~2..HEAD", "misc")
+    project.import_commits(clone, "HEAD~2..HEAD", "misc", "--fold")
+    assert project.series()["overlay/one.py"].data == b"2\n"
+
+
+def test_import_moves_a_change_to_its_place(project: Project, tmp_path: Path) -> None:
+    """A commit made on the bare upstream, where the series has moved lines."""
+    clone = clone_of(project, tmp_path / "clone")
+    commit(
+        clone,
+        "[Misc] Twenty",
+        {"vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 20\n", "a line XX\n"))},
+    )
+    project.import_commits(clone, "HEAD~1..HEAD", "misc")
+    assert b"@@ -18,7 +18,7 @@" in project.series()["patches/0004-Misc-Twenty.patch"].data
+    project.apply()
+    assert project.files()["vllm/a.py"] == edit(A3, ("a line 20\n", "a line XX\n")).data
+
+
+def test_import_of_nothing_and_of_merges(project: Project, tmp_path: Path) -> None:
+    clone = clone_of(project, tmp_path / "clone")
+    with pytest.raises(Fault, match="holds no commit"):
+        project.import_commits(clone, "HEAD..HEAD", "misc")
+    with pytest.raises(Fault, match="no range of commits"):
+        project.import_commits(clone, "nowhere..HEAD", "misc")
+    with pytest.raises(Fault, match="not a git repository"):
+        project.import_commits(tmp_path, "x..HEAD", "misc")
+    commit(clone, "[Misc] Side", {"side.py": text("1")})
+    run = ["git", "-C", str(clone)]
+    subprocess.run([*run, "switch", "-qc", "other", "HEAD~1"], check=True)
+    commit(clone, "[Misc] Other", {"other.py": text("1")})
+    subprocess.run([*run, "merge", "-q", "--no-edit", "-"], check=True)
+    with pytest.raises(Fault, match="is a merge"):
+        project.import_commits(clone, "v0.0.1..HEAD", "misc")
+
+
+# -- as a user runs it --------------------------------------------------------------
+
+
+def _run(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(
+        [sys.executable, "-m", "ci", *words],
+        cwd=project.root,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_command_line(project: Project) -> None:
+    done = _run(project, "apply")
+    assert done.returncode == 0
+    assert done.stdout.startswith("nothing to do: ")
+    (project.root / BUILD).unlink()
+    failed = _run(project, "apply")
+    assert failed.returncode == 1
+    first = failed.stderr.splitlines()[0]
+    assert first.startswith("error: patches/0001-Build-Say-six.patch is missing, but")
+    assert "Traceback" not in failed.stderr

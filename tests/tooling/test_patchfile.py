@@ -1,0 +1,235 @@
+"""Patch files: git's own form, read and written without loss."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci import filediff, patchfile
+from ci.errors import Fault
+from ci.filediff import Binary, Malformed
+from ci.messages import Message, problems
+from ci.objects import EXECUTABLE, REGULAR, SYMLINK, Content
+from tests.tooling.projects import commit, text
+
+SUBJECTS = (
+    "[Bugfix] x",
+    "Fix: it",
+    "fix it!",
+    "[Core][Spec Decode] A (very) odd -- subject..name",
+    "Dots... and  none/of it",
+    "Ümläute & other letters: é",
+    "-leading and trailing-",
+    "[Kernel] A long subject that goes on until git cuts the file's name",
+)
+
+
+def _repository(where: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(where)], check=True)
+    return where
+
+
+def _format_patch(clone: Path, *words: str) -> list[Path]:
+    """What git writes, with the settings that our form stands for."""
+    out = clone / "out"
+    subprocess.run(
+        ["git", "format-patch", "-q", "-k", "--full-index", "--zero-commit", "--no-signature",
+         "--no-stat", "--no-encode-email-headers", "--no-renames", "-o", str(out), *words],
+        cwd=clone,
+        check=True,
+    )  # fmt: skip
+    return sorted(out.iterdir())
+
+
+def test_the_form_is_format_patch_s(tmp_path: Path) -> None:
+    clone = _repository(tmp_path / "clone")
+    commit(
+        clone,
+        "base",
+        {
+            "a b.txt": text(*map(str, range(30))),
+            'é"\t.txt': text("x"),
+            "gone": text("gone"),
+            "empty": Content(REGULAR, b""),
+            "end": Content(REGULAR, b"no newline"),
+            "win": Content(REGULAR, b"1\r\n2\r\n"),
+            "latin": Content(REGULAR, b"caf\xe9\n"),
+            "run": text("run"),
+            "link": Content(SYMLINK, b"run"),
+        },
+    )
+    commit(
+        clone,
+        "[Core] Everything at once",
+        {
+            "a b.txt": text("0", *map(str, range(2, 20)), "more", *map(str, range(20, 30))),
+            'é"\t.txt': text("y"),
+            "gone": None,
+            "empty": text("no more"),
+            "end": Content(REGULAR, b"no newline\neither"),
+            "win": Content(REGULAR, b"1\r\n2!\r\n"),
+            "latin": Content(REGULAR, b"caf\xe9s\n"),
+            "run": Content(EXECUTABLE, b"run\n"),
+            "link": Content(SYMLINK, b"end"),
+            "new": Content(EXECUTABLE, b"new"),
+        },
+        "A body.\n\nWith two paragraphs, one of them ünusual.",
+    )
+    [file] = _format_patch(clone, "-1")
+    data = file.read_bytes()
+    parsed = patchfile.parse(data)
+    assert patchfile.render(parsed) == data
+    assert parsed.message.body == "A body.\n\nWith two paragraphs, one of them ünusual."
+    assert len(parsed.files) == 10
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_file_names_are_git_s(tmp_path: Path, subject: str) -> None:
+    clone = _repository(tmp_path / "clone")
+    commit(clone, subject, {"a": text("1")})
+    [file] = _format_patch(clone, "--root", "HEAD")
+    assert file.name == patchfile.file_name(1, subject)
+
+
+@pytest.mark.parametrize("zone", ["+0000", "-0330", "+1245"])
+def test_dates_keep_their_zone(zone: str) -> None:
+    patch = patchfile.PatchFile(Message("x", ""), patchfile.AUTHOR, f"1700000000 {zone}", ())
+    assert patchfile.parse(patchfile.render(patch)).date == f"1700000000 {zone}"
+
+
+def test_binary_changes_go_through_git(tmp_path: Path) -> None:
+    """Ours is stored, not squeezed, and git takes it all the same."""
+    clone = _repository(tmp_path / "clone")
+    old, new = bytes(range(256)) * 300, b"\0" + bytes(reversed(range(256)))
+    commit(clone, "base", {"b.bin": Content(REGULAR, old)})
+    ids = [Content(REGULAR, data).id for data in (old, new)]
+    diff = filediff.FileDiff(b"b.bin", REGULAR, REGULAR, *ids, binary=Binary(old, new))
+    data = filediff.render(diff)
+    assert filediff.parse(data) == (diff,)
+    subprocess.run(["git", "apply"], cwd=clone, input=data, check=True)
+    assert (clone / "b.bin").read_bytes() == new
+    subprocess.run(["git", "apply", "-R"], cwd=clone, input=data, check=True)
+    assert (clone / "b.bin").read_bytes() == old
+
+
+def test_a_mail_tool_s_form_is_read() -> None:
+    """With a stat, a folded subject and blank lines that lost their space."""
+    data = (
+        b"From 1234567890123456789012345678901234567890 Mon Sep 17 00:00:00 2001\n"
+        b"From: A <a@b>\nDate: Tue, 14 Nov 2023 22:13:20 +0000\n"
+        b"Subject: [Core] A subject that\n was folded\n\nBody.\n---\n a | 2 +-\n\n"
+        b"diff --git a/a b/a\nindex %s..%s 100644\n--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n"
+        b"-x\n+y\n\n z\n" % (b"1" * 40, b"2" * 40)
+    )
+    parsed = patchfile.parse(data)
+    assert parsed.message == Message("[Core] A subject that was folded", "Body.")
+    assert parsed.files[0].hunks[0].lines == (b"-x\n", b"+y\n", b" \n", b" z\n")
+    assert patchfile.render(parsed) != data
+
+
+HEAD = b"From: A <a@b>\nDate: Tue, 14 Nov 2023 22:13:20 +0000\nSubject: x\n\n\n"
+DIFF = b"diff --git a/a b/a\nindex %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "starts with mail headers"),
+        (b"Subject: x\n\n", "no `From:` header"),
+        (HEAD.replace(b"A <a@b>", b"nobody"), "the author must be"),
+        (HEAD.replace(b"14 Nov", b"99 Foo"), "cannot read the date"),
+        (HEAD.replace(b"Subject: x", b"Subject: \xe9"), "not UTF-8"),
+        (HEAD.replace(b"Subject", b"what is this\nSubject"), "line 3: not a mail header"),
+        (HEAD + b"diff --git a/a c/a\n", "line 6: cannot read the file name|cannot read the file"),
+        (HEAD + b"diff --git a/a b/a\nsimilarity index 90%\n", "renames and copies"),
+        (HEAD + b"diff --git a/a b/a\nold mode 100644\n", "come together"),
+        (HEAD + b"diff --git a/a b/a\nindex 123..456 100644\n", "must be whole"),
+        (HEAD + DIFF + b"Binary files a/a and b/a differ\n", "holds no bytes"),
+        (HEAD + DIFF + b"GIT binary patch\ndelta 5\n", "two literals"),
+        (HEAD + DIFF + b"GIT binary patch\nliteral 5\nA!\n\n", "cannot read the binary"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n", "no hunk"),
+        (HEAD + DIFF + b"--- a/a\n", r"expected a `\+\+\+` line"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1\n", "cannot read the hunk header"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1,2 +1 @@\n-x\n", "line 12: .*fewer lines"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n z\n", "more lines"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n-y\n", "do not add up"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\nFrom here on\n", "expected `diff"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        patchfile.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("subject", "body"),
+    [
+        ("[Bugfix] x", "A `---` in the middle, a From: here, and diffs in words."),
+        ("[Bugfix][Core] x", "- a list\n- of --- things\n\n    diff --git a/x b/x indented"),
+        ("Ü [not] first", "From: in the second paragraph is fine\n".strip() and "x\n\nFrom: x"),
+    ],
+)
+def test_messages_that_survive(tmp_path: Path, subject: str, body: str) -> None:
+    """By our reading, and by git's mailinfo."""
+    message = Message(subject, body)
+    assert problems(message) == []
+    clone = _repository(tmp_path / "clone")
+    commit(clone, "base", {"a": text("1")})
+    commit(clone, subject, {"a": text("2")}, body)
+    [file] = _format_patch(clone, "-1")
+    assert patchfile.parse(file.read_bytes()).message == message
+    subprocess.run(["git", "reset", "-q", "--hard", "HEAD~1"], cwd=clone, check=True)
+    subprocess.run(["git", "am", "-q", "--keep", str(file)], cwd=clone, check=True)
+    shown = subprocess.run(
+        ["git", "log", "-1", "--format=%B"], cwd=clone, check=True, capture_output=True
+    )
+    assert shown.stdout.decode().strip("\n") == f"{subject}\n\n{body}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("", ""),
+        Message("two\nlines", ""),
+        Message("double  space", ""),
+        Message(" leading", ""),
+        Message("[PATCH] x", ""),
+        Message("x [RFC PATCH v2 1/3]", ""),
+        Message("Re: x", ""),
+        Message("fixup! x", ""),
+        Message("x" * 73, ""),
+        Message("x.", ""),
+        Message("tab\tin it", ""),
+        Message("x", "above\n---\nbelow"),
+        Message("x", "--- a/file"),
+        Message("x", "diff --git a/x b/x"),
+        Message("x", "diff -u a b"),
+        Message("x", "Index: a"),
+        Message("x", "From here on"),
+        Message("x", ">From here"),
+        Message("x", "From: B <b@c>"),
+        Message("x", "Date: now"),
+        Message("x", "Subject: y"),
+        Message("x", "@@ -1 +1 @@"),
+        Message("x", "-- >8 --"),
+        Message("x", "-- "),
+        Message("x", "blanks  \nat the end"),
+        Message("x", "form\ffeed"),
+        Message("x", "Signed-off-by: A <a@b>"),
+    ],
+    ids=lambda message: f"{message.subject[:20]!r}-{message.body[:20]!r}",
+)
+def test_messages_that_do_not(message: Message) -> None:
+    assert problems(message)
+
+
+@pytest.mark.parametrize("path", [b"a", b"a b", b"\xc3\xa9", b"\xe9", b'"', b"\\", b"\t\n\x01\x7f"])
+def test_paths_are_quoted_as_git_does(path: bytes) -> None:
+    assert filediff.unquote(filediff.quote(path)) == path
+
+
+def test_unknown_escape() -> None:
+    with pytest.raises(Fault):
+        filediff.unquote(b'"\\q"')
