@@ -289,6 +289,10 @@ class Git:
             env=_network_environment(),
         )
 
+    def attempt_list(self, source: str, *refs: str) -> Result:
+        """Ask a remote for refs."""
+        return self.attempt("ls-remote", "-q", source, *refs, env=_network_environment())
+
     def fetch(self, source: str, *refspecs: str) -> None:
         """`attempt_fetch`, with all history, where it is expected to succeed.
 

@@ -135,7 +135,7 @@ def load_pin(path: Path) -> Pin:
     everything = toml.load(path)
     vllm = _Table("vllm", everything.pop("vllm", None))
     sdist = _Table("sdist", everything.pop("sdist", None))
-    wheels = _Table("wheels", everything.pop("wheels", None))
+    wheels = _Table("wheels", everything.pop("wheels", {}))
     _Table("pin", everything).end()
     tables = {name: _Table(f"wheels.{name}", below) for name, below in wheels.left.items()}
     pin = Pin(

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ci import files as on_disk
 from ci.checkpoints import checkpoint
@@ -66,13 +67,21 @@ def _present(layout: Layout) -> set[str]:
     return patches | {f"overlay/{path}" for path in list_overlay(layout)}
 
 
-def write_series(layout: Layout, files: SeriesFiles, lock: Lock) -> list[str]:
+def write_series(
+    layout: Layout,
+    files: SeriesFiles,
+    lock: Lock,
+    more: Mapping[str, Content] = MappingProxyType({}),
+) -> list[str]:
     """Make the checkout hold this series and nothing else of one.
+
+    Args:
+        more: files that change with it, by their path from the checkout's root.
 
     Returns:
         The paths that changed; none are written where nothing differs.
     """
-    wanted = series_content(files, lock)
+    wanted = {**series_content(files, lock), **more}
     current = {path: _now(layout, path) for path in _present(layout) | set(wanted)}
     moves = [
         _Move(path, _key(current[path]), _key(wanted.get(path)))
