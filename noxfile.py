@@ -48,5 +48,11 @@ def refresh(session: nox.Session) -> None:
     _ci(session, "refresh")
 
 
+@nox.session
+def roll(session: nox.Session) -> None:
+    """Try the series on another vLLM (-- 0.18.1), and move it there (-- 0.18.1 --accept)."""
+    _ci(session, "roll")
+
+
 if __name__ == "__main__":
     nox.main()
