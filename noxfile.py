@@ -54,5 +54,11 @@ def roll(session: nox.Session) -> None:
     _ci(session, "roll")
 
 
+@nox.session
+def status(session: nox.Session) -> None:
+    """Say where pin, topics, rolls, tests, wheels and work tree stand (-- --json, --html)."""
+    _ci(session, "status")
+
+
 if __name__ == "__main__":
     nox.main()

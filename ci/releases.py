@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
 from ci.errors import Fault
@@ -54,8 +55,35 @@ def find_release(version: str) -> Release:
         return Release(version, _artifact(client, "vllm", sdists[0]), wheels)
 
 
-def newest_version() -> str:
-    """The newest version of vLLM on the indexes that is no preview.
+@dataclass(frozen=True)
+class Calendar:
+    """The releases of vLLM: version -> day (ISO, empty where the index does not say)."""
+
+    released: Mapping[str, str]
+
+    def _order(self) -> list[str]:
+        from packaging.version import Version
+
+        return sorted(self.released, key=Version)
+
+    @property
+    def newest(self) -> str:
+        return self._order()[-1]
+
+    def behind(self, version: str) -> int:
+        """How many releases are newer than `version`."""
+        from packaging.version import Version
+
+        return sum(Version(other) > Version(version) for other in self.released)
+
+    def days(self, version: str) -> int | None:
+        """Days between `version` and the newest; None where a day is not known."""
+        old, new = self.released.get(version), self.released[self.newest]
+        return (date.fromisoformat(new) - date.fromisoformat(old)).days if old and new else None
+
+
+def calendar() -> Calendar:
+    """Every release on the indexes that is no preview.
 
     Raises:
         Fault: no index can be reached or has one.
@@ -64,10 +92,17 @@ def newest_version() -> str:
     from ci.indexes import indexes
 
     with Client(indexes()) as client:
-        versions = _versions(client)
-    if not versions:
+        files = _all_files(client, "vllm")
+    released: dict[str, str] = {}
+    for file in files:
+        version = _parsed(file.version)
+        if version is not None and not version.is_prerelease and not file.is_yanked:
+            day = file.upload_time.date().isoformat() if file.upload_time else ""
+            known = released.get(str(version))
+            released[str(version)] = min(day, known) if day and known else day or known or ""
+    if not released:
         raise Fault("no index has vLLM", todo="set PIP_INDEX_URL to one that has it")
-    return str(versions[-1])
+    return Calendar(released)
 
 
 def _files(client: Client, project: str, version: str) -> list[DistributionPackage]:

@@ -1,0 +1,123 @@
+"""`nox -s status`: what stands where, in three forms that say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ci import cli
+from ci.releases import Calendar
+from tests.tooling.projects import UPSTREAM, Project, put, sdist_of, text
+
+NOW = Calendar({"0.0.1": "2026-01-01", "0.0.2": "2026-02-01", "0.1.0": "2026-03-02"})
+
+
+@pytest.fixture(autouse=True)
+def _calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.releases.calendar", lambda: NOW)
+
+
+def _told(project: Project, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert cli.main(["status", *words], start=project.root) == 0
+    return capsys.readouterr().out
+
+
+def test_one_screen(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    told = _told(project, capsys)
+    assert "on vLLM 0.0.1 (111111111111): 2 releases, 60 days behind 0.1.0" in told
+    assert "build: The build  [local]" in told
+    assert "0002 [Core] Add a new file  +1 −0  1 new" in told
+    assert "+3 −3 upstream, 2 new files (4 lines)" in told
+    assert len(told.splitlines()) <= 24
+
+
+def test_json(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(_told(project, capsys, "--json"))
+    assert data["pin"]["behind"] == 2
+    assert [topic["name"] for topic in data["topics"]] == ["build", "core"]
+    patch = data["topics"][1]["patches"][0]
+    assert (patch["added"], patch["removed"], patch["overlay_files"]) == (1, 0, 1)
+
+
+class _Reader(HTMLParser):
+    """Collects what a page would load, and its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.loads += [value or "" for name, value in attrs if name == "src"]
+        self.loads += [tag] if tag in ("script", "link", "img", "iframe") else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_html_is_whole_and_escaped(
+    project: Project, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    series = project.layout.series
+    series.write_text(series.read_text().replace("The build", "A <b> & B"))
+    page = tmp_path / "page.html"
+    assert str(page) in _told(project, capsys, "--html", str(page))
+    reader = _Reader()
+    reader.feed(page.read_text())
+    assert reader.open == []
+    assert reader.loads == []
+    assert "build: A <b> & B" in "".join(reader.words)
+    assert "http" not in re.sub(r"https://vllm\.invalid\S*", "", page.read_text())
+
+
+def test_without_network(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "newest release not asked for" in _told(project, capsys, "--offline")
+    _told(project, capsys)
+    monkeypatch.setattr("ci.releases.calendar", lambda: pytest.fail("asked again"))
+    assert "behind 0.1.0" in _told(project, capsys)
+    assert "behind 0.1.0" in _told(project, capsys, "--offline")
+
+
+def test_rolls(project: Project, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    conflict = {**UPSTREAM, "setup.py": text("other")}
+    for version, tree in (("0.0.10", UPSTREAM), ("0.0.2", conflict)):
+        (tmp_path / f"vllm-{version}.tar.gz").write_bytes(sdist_of(tree))
+        cli.main(["roll", version, "--source", str(tmp_path)], start=project.root)
+    told = _told(project, capsys, "--offline")
+    assert "0.0.2: 2 clean, 1 conflict; being solved: Build-Say-six" in told
+    assert told.index("0.0.2:") < told.index("0.0.10:")
+    assert "older series" not in told
+    put(project.root, "overlay/vllm/new.py", text("newest"))
+    assert "3 clean (of an older series)" in _told(project, capsys, "--offline")
+
+
+def test_the_work_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    put(project.work, "setup.py", text("mine"))
+    project.git("commit", "-q", "--allow-empty", "-m", "My own")
+    told = _told(project, capsys, "--offline")
+    assert "edited: setup.py" in told
+    assert "My own" in told
+    shutil.rmtree(project.work)
+    assert "not there: `nox -s apply` makes it" in _told(project, capsys, "--offline")
+
+
+def test_a_wheel_that_is_not_ours(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.layout.dist.mkdir()
+    (project.layout.dist / "vllm-1-py3-none-any.whl").write_bytes(b"no zip")
+    told = _told(project, capsys, "--offline")
+    assert "vllm-1-py3-none-any.whl: " in told
+    assert "this series" not in told
