@@ -37,6 +37,24 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def test(session: nox.Session) -> None:
+    """Install the CPU wheel, verify it and run the tests; -- takes pytest's options."""
+    _ci(session, "test")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check the tooling, the series, and with vLLM's own checks what it changes."""
+    _ci(session, "lint")
+
+
+@nox.session
+def baseline(session: nox.Session) -> None:
+    """Record how upstream's tests end on the pristine pin, for test to compare with."""
+    _ci(session, "baseline")
+
+
+@nox.session
 def verify(session: nox.Session) -> None:
     """Say which series a wheel or an installed vLLM is, and check every file of it."""
     _ci(session, "verify")

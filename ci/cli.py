@@ -47,7 +47,7 @@ class Verb:
     passes_on: bool = False
 
 
-def _room(module: str, verb: str, help: str) -> Verb:
+def _room(module: str, verb: str, help: str, passes_on: bool = False) -> Verb:
     """A verb whose room has `options` and `run`; imported when it is used."""
 
     def options(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +57,19 @@ def _room(module: str, verb: str, help: str) -> Verb:
         status: int = importlib.import_module(module).run(layout, args)
         return status
 
-    return Verb(verb, help, run, options)
+    return Verb(verb, help, run, options, passes_on)
 
 
 # One `Verb` a line, in the order in which a user meets them.
 VERBS: tuple[Verb, ...] = (
     _room("ci.apply", "apply", "compose the series on the pinned vLLM and check it out"),
     _room("ci.build", "build", "build the composed series as wheels in dist/"),
+    _room(
+        "ci.testrun", "test", "install the CPU wheel, verify it and run the tests", passes_on=True
+    ),
+    _room("ci.lint", "lint", "check the tooling, the series and what it changes in vLLM"),
     _room("ci.verify", "verify", "check a wheel or an installed vLLM against its series"),
+    _room("ci.baseline", "baseline", "record upstream's tests on the pristine pin"),
     _room("ci.refresh", "refresh", "take edits of build/vllm into the series"),
     _room("ci.status", "status", "say where everything stands, on one screen"),
     _room("ci.roll", "roll", "try the series on another vLLM, and move it there"),

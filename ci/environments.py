@@ -96,7 +96,19 @@ def install_wheel(environment: Environment, wheel: Path) -> None:
     Raises:
         Fault: it does not install.
     """
-    _install(environment, ("--no-deps", "--force-reinstall", str(wheel)))
+    _install(environment, ("-q", "--no-deps", "--force-reinstall", str(wheel)))
+
+
+def install_sources(environment: Environment, folder: Path) -> None:
+    """Put the Python project in `folder` into the environment, with no network.
+
+    Raises:
+        Fault: it does not build.
+    """
+    _install(
+        environment,
+        ("-q", "--no-deps", "--force-reinstall", "--no-build-isolation", str(folder)),
+    )
 
 
 def run(
@@ -132,6 +144,12 @@ def run(
     if status:
         where = f"see {log}" if log else "see its output above"
         raise Fault(f"{what} failed with status {status}", todo=where, details=tuple(lines))
+
+
+def clean_variables() -> dict[str, str]:
+    """The user's environment (index settings are theirs) without another interpreter's modules."""
+    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 def uv() -> str | None:
@@ -177,10 +195,11 @@ def _install(environment: Environment, words: Iterable[str]) -> None:
         command = [str(environment.python), "-m", "pip", "install", "--no-input"]
     else:
         command = [program, "pip", "install", "--python", str(environment.python)]
-    # Index settings are the user's; another interpreter's modules are not wanted.
-    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    env = {name: value for name, value in os.environ.items() if name not in dropped}
-    run([*command, *words], what=f"installing into {environment.folder.name}", env=env)
+    run(
+        [*command, *words],
+        what=f"installing into {environment.folder.name}",
+        env=clean_variables(),
+    )
 
 
 def _as_arguments(folder: Path, recipe: Recipe) -> list[str]:

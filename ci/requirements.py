@@ -11,6 +11,7 @@ from ci.environments import Recipe
 from ci.errors import Fault
 from ci.git import Git
 from ci.layout import Layout
+from ci.variant import Variant
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,19 +19,22 @@ else:
     import tomli as tomllib
 
 
-def recipe(layout: Layout, git: Git, tree: str) -> Recipe:
-    """vLLM's CPU and build requirements as `tree` states them, and the tests' own.
+def recipe(layout: Layout, git: Git, tree: str, variant: Variant = Variant.CPU) -> Recipe:
+    """vLLM's own requirements and those of its build, as `tree` states them, and the tests'.
+
+    The environment of the CPU variant also builds the CUDA wheel: what that
+    needs at run time is not needed to build it.
 
     Raises:
         Fault: the tree lacks one of vLLM's files, or a line of it cannot be read.
     """
     lines = [
-        *_runtime(git, tree, "cpu.txt"),
+        *_runtime(git, tree, f"{variant.value}.txt"),
         *_build(git, tree),
         *_listed((layout.root / "tests" / "requirements.txt").read_text("utf-8")),
     ]
     return Recipe(
-        "vllm",
+        "vllm" if variant is Variant.CPU else f"vllm-{variant.value}",
         tuple(dict.fromkeys(_without_local_label(line) for line in lines)),
         layout.root / "tests" / "constraints.txt",
     )

@@ -8,12 +8,12 @@ the syntax tree.
 
 import ast
 import os
-import re
 import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
+import regex as re
 
 SETUP_PY = Path(__file__).parents[2] / "setup.py"
 

@@ -1,0 +1,217 @@
+"""`nox -s lint`: the tooling's own checks, the series', and vLLM's on what the series changes.
+
+vLLM's checks are the ones that its pre-commit configuration names, with the
+versions that it names, run on the changed files in a copy of the composed
+tree. The copy matters: some of them mend what they find.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci import environments, testrun
+from ci.current import Source, current
+from ci.environments import Environment, Recipe
+from ci.errors import Fault
+from ci.extract import export_tree
+from ci.layout import Layout
+from ci.progress import say
+from ci.runlock import alone
+from ci.serieslint import check_series
+
+_SCRIPTS = (
+    "check_spdx_header",
+    "check_forbidden_imports",
+    "check_init_lazy_imports",
+    "check_boolean_context_manager",
+    "validate_config",
+)
+"""vLLM's own checks under tools/pre_commit that take Python files and need no network."""
+
+_LAZY_ROOT = "vllm/__init__.py"
+
+_UNCHECKED = {
+    ".sh": "shellcheck",
+    ".png": "png-lint",
+    ".cu": "clang-format",
+    ".cpp": "clang-format",
+    ".h": "clang-format",
+}
+"""Kinds of files whose check of vLLM's needs what is not on the package index."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One program to run.
+
+    Attributes:
+        name: for a person.
+        words: the command.
+        cwd: where it runs.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    cwd: Path
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What vLLM's pre-commit configuration names."""
+
+    ruff: str
+    typos: str
+    mypy: tuple[str, ...]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The verb's options."""
+    parser.add_argument(
+        "--part",
+        choices=("tooling", "series"),
+        help="check this part only; default: both",
+    )
+
+
+def run(layout: Layout, args: argparse.Namespace) -> int:
+    """The verb: 0 if every check passed."""
+    failed: list[str] = []
+    with alone(layout, "lint"):
+        if args.part != "series":
+            failed += _run_checks(tooling_checks(layout))
+        if args.part != "tooling":
+            failed += _series(layout)
+    if failed:
+        raise Fault(
+            f"{len(failed)} check(s) failed: {', '.join(failed)}", todo="mend what they name above"
+        )
+    say("all checks passed")
+    return 0
+
+
+def tooling_checks(layout: Layout) -> list[Check]:
+    """ruff and mypy --strict, as pyproject.toml sets them."""
+    python = str(testrun.checks_environment(layout).python)
+    return [
+        Check("ruff check", (python, "-m", "ruff", "check", "-q", "."), layout.root),
+        Check("ruff format", (python, "-m", "ruff", "format", "-q", "--check", "."), layout.root),
+        Check("mypy --strict", (python, "-m", "mypy", "--no-error-summary"), layout.root),
+    ]
+
+
+def _series(layout: Layout) -> list[str]:
+    """The series' own form, then vLLM's checks on what it changes."""
+    problems = check_series(layout)
+    for problem in problems:
+        say(f"    {problem}")
+    say(f"series: {'FAILED' if problems else 'ok'}")
+    failed = ["series"] if problems else []
+    source = current(layout)
+    paths = changed_files(source)
+    for path in paths:
+        kind = _UNCHECKED.get(Path(path).suffix)
+        if kind:
+            say(f"not checked: {path} (vLLM has {kind} look at it)")
+    versions = read_versions(source)
+    tree = layout.build / "lint" / "tree"
+    if tree.exists():
+        shutil.rmtree(tree)  # an older copy may have been mended
+    export_tree(source.git, source.tree, tree)
+    environment = _environment(layout, versions)
+    return failed + _run_checks(vllm_checks(environment, tree, paths))
+
+
+def changed_files(source: Source) -> tuple[str, ...]:
+    """What the series adds or changes in vLLM's tree."""
+    out = source.git.run(
+        "diff-tree",
+        "-r",
+        "-z",
+        "--name-only",
+        "--no-renames",
+        "--diff-filter=AM",
+        source.pin.base_tree,
+        source.tree,
+    )
+    return tuple(path.decode("utf-8", "surrogateescape") for path in out.split(b"\0") if path)
+
+
+def read_versions(source: Source) -> Versions:
+    """The versions in the composed tree's .pre-commit-config.yaml.
+
+    Raises:
+        Fault: it does not name them where it used to.
+    """
+    blob = source.git.resolve(f"{source.tree}:.pre-commit-config.yaml")
+    text = source.git.blob(blob).decode("utf-8") if blob else ""
+    ruff = re.search(r"repo: \S*/ruff-pre-commit\s+rev: v(\S+)", text)
+    typos = re.search(r"repo: \S*/typos\s+rev: v(\S+)", text)
+    mypy = re.search(r"additional_dependencies: \[(mypy==[^\]]+)\]", text)
+    if not (ruff and typos and mypy):
+        raise Fault(
+            "vLLM's .pre-commit-config.yaml does not name ruff, typos and mypy as it used to",
+            todo="see read_versions in ci/lint.py",
+        )
+    return Versions(ruff[1], typos[1], tuple(word.strip() for word in mypy[1].split(",")))
+
+
+def _environment(layout: Layout, versions: Versions) -> Environment:
+    requirements = (f"ruff=={versions.ruff}", f"typos=={versions.typos}", *versions.mypy)
+    return environments.ensure(layout, Recipe("lint", requirements))
+
+
+def vllm_checks(environment: Environment, tree: Path, paths: Sequence[str]) -> list[Check]:
+    """What vLLM's pre-commit would run on these files."""
+    folder = environment.python.parent
+    python_files = tuple(path for path in paths if path.endswith((".py", ".pyi")))
+    checks = [Check("vLLM: typos", (str(folder / "typos"), "--force-exclude", *paths), tree)]
+    checks += [
+        Check(f"vLLM: ruff {verb[0]}", (str(folder / "ruff"), *verb, *python_files), tree)
+        for verb in (("check", "-q"), ("format", "-q", "--check", "--diff"))
+        if python_files
+    ]
+    checks += _script_checks(str(environment.python), tree, python_files)
+    spaced = [path for path in paths if " " in path]
+    if spaced:
+        raise Fault(f"{spaced[0]} has a space in its name", todo="vLLM's pre-commit refuses that")
+    return checks
+
+
+def _script_checks(python: str, tree: Path, paths: tuple[str, ...]) -> Iterator[Check]:
+    if not paths:
+        return
+    for script in _SCRIPTS:
+        some = (_LAZY_ROOT,) if script == "check_init_lazy_imports" else paths
+        yield Check(f"vLLM: {script}", (python, f"tools/pre_commit/{script}.py", *some), tree)
+    docs = "tools/pre_commit/generate_attention_backend_docs.py"
+    yield Check("vLLM: attention backend docs", (python, docs, "--check", *paths), tree)
+    yield Check("vLLM: mypy", (python, "tools/pre_commit/mypy.py", "0", "3.10", *paths), tree)
+
+
+def _run_checks(checks: Sequence[Check]) -> list[str]:
+    """Run them all; the names of those that failed."""
+    failed = []
+    for check in checks:
+        env = environments.clean_variables()
+        env["PATH"] = f"{Path(check.words[0]).parent}:{env.get('PATH', '')}"
+        done = subprocess.run(
+            check.words,
+            cwd=check.cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        say(f"{check.name}: {'ok' if done.returncode == 0 else 'FAILED'}")
+        if done.returncode:
+            failed.append(check.name)
+            for line in done.stdout.decode("utf-8", "replace").splitlines():
+                say(f"    {line}")
+    return failed
