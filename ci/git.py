@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -132,6 +133,21 @@ def _trusting_configuration() -> str:
     path = Path(_empty_home()) / "trusting"
     path.write_text("[safe]\n\tdirectory = *\n")
     return str(path)
+
+
+def user_identity(where: Path) -> Identity | None:
+    """Who the user is, by their own git settings (as in `where`) and environment.
+
+    The one command that is not sealed: it only asks, and what it asks for is
+    the user's. None where git would have to guess.
+    """
+    command = [_executable(), "-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"]
+    status, out, _ = gitpython.Git(where).execute(
+        command, with_extended_output=True, with_exceptions=False, stdout_as_string=False
+    )
+    assert isinstance(out, bytes)
+    match = re.fullmatch(r"(.+) <([^<>]+)> (\d+ [+-]\d{4})", out.decode("utf-8", "replace").strip())
+    return Identity(match[1], match[2], match[3]) if match and status == 0 else None
 
 
 @dataclass(frozen=True)

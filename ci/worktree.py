@@ -267,6 +267,27 @@ class WorkTree:
     def _has(self, ref: str) -> bool:
         return self.repo.resolve(ref) is not None
 
+    def share_boundary(self) -> None:
+        """Tell the user's repository where the store's history ends.
+
+        A base that was fetched from git comes without its history. Where the
+        user has fetched that themselves, nothing is to be told.
+        """
+        ends = self.layout.store / "shallow"
+        if not ends.is_file():
+            return
+        target = self.git_dir / "shallow"
+        known = set(target.read_text().split()) if target.is_file() else set()
+        new = {
+            commit
+            for commit in ends.read_text().split()
+            if commit not in known and self.repo.resolve(f"{commit}^1^{{tree}}") is None
+        }
+        if new:
+            draft = self.git_dir / "shallow.draft"
+            draft.write_text("".join(f"{commit}\n" for commit in sorted(known | new)))
+            draft.replace(target)
+
     def share_index(self) -> None:
         """Give the user's repository our index, in one rename."""
         target = self.git_dir / "index"
@@ -305,6 +326,7 @@ def create(layout: Layout, head: str) -> None:
     making.index.unlink(missing_ok=True)
     making.view().run("read-tree", "-m", "-u", head)
     checkpoint("work tree: files written")
+    making.share_boundary()
     repo.run("symbolic-ref", "HEAD", BRANCH)
     moves = f"update {BRANCH} {head}\nupdate {APPLIED} {head}\n"
     repo.run("update-ref", "--stdin", stdin=moves.encode())
@@ -348,6 +370,7 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
             f"{tree.root} does not say which series it was made from",
             todo="move it away, and run `nox -s apply` again",
         )
+    tree.share_boundary()
     state = finish(tree, store, state)
     assert state.applied is not None
     blocked = _in_the_way(tree, store, state.applied, head)
