@@ -78,5 +78,17 @@ def status(session: nox.Session) -> None:
     _ci(session, "status")
 
 
+@nox.session
+def upstream(session: nox.Session) -> None:
+    """Make a topic ready to be sent: signed-off branch, mail files, text (-- TOPIC)."""
+    _ci(session, "upstream")
+
+
+@nox.session
+def prefixes(session: nox.Session) -> None:
+    """Try every prefix, topic and declared need: does it import and pass its tests?"""
+    _ci(session, "prefixes")
+
+
 if __name__ == "__main__":
     nox.main()

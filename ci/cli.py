@@ -72,6 +72,7 @@ VERBS: tuple[Verb, ...] = (
     _room("ci.baseline", "baseline", "record upstream's tests on the pristine pin"),
     _room("ci.refresh", "refresh", "take edits of build/vllm into the series"),
     _room("ci.upstream", "upstream", "make a topic ready to be sent to vLLM"),
+    _room("ci.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),
     _room("ci.status", "status", "say where everything stands, on one screen"),
     _room("ci.roll", "roll", "try the series on another vLLM, and move it there"),
     _room("ci.importer", "import-commits", "take commits of a vLLM clone into the series"),

@@ -97,8 +97,14 @@ class _Running:
         return time.monotonic() - self.start
 
 
-def run_all(jobs: Sequence[Job], folder: Path, at_once: int) -> list[Outcome]:
-    """Run jobs, `at_once` at a time; a single one has the terminal to itself."""
+def run_all(
+    jobs: Sequence[Job], folder: Path, at_once: int, *, quiet: bool = False
+) -> list[Outcome]:
+    """Run jobs, `at_once` at a time; a single one has the terminal to itself.
+
+    Args:
+        quiet: say nothing, and give a single one a log too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     waiting = list(jobs)
     running: list[_Running] = []
@@ -107,12 +113,13 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int) -> list[Outcome]:
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                running.append(_start(waiting.pop(0), folder, live=len(jobs) == 1))
+                running.append(_start(waiting.pop(0), folder, live=len(jobs) == 1 and not quiet))
             time.sleep(0.2)
             for one in [one for one in running if _has_ended(one)]:
                 running.remove(one)
                 done[one.job.name] = _finish(one)
-                say(done[one.job.name].line())
+                if not quiet:
+                    say(done[one.job.name].line())
             if len(jobs) > 1 and running and time.monotonic() - beat > _BEAT:
                 beat = time.monotonic()
                 say("… " + "; ".join(_progress(one) for one in running))

@@ -20,6 +20,7 @@ from ci.current import Source, current
 from ci.environments import Environment, Recipe
 from ci.errors import Fault
 from ci.extract import export_tree
+from ci.git import Git
 from ci.layout import Layout
 from ci.progress import say
 from ci.runlock import alone
@@ -113,18 +114,21 @@ def _series(layout: Layout) -> list[str]:
     say(f"series: {'FAILED' if problems else 'ok'}")
     failed = ["series"] if problems else []
     source = current(layout)
-    paths = changed_files(source)
+    return failed + check_tree(layout, source.git, source.tree, changed_files(source))
+
+
+def check_tree(layout: Layout, git: Git, tree: str, paths: Sequence[str]) -> list[str]:
+    """vLLM's checks on some files of a tree; the names of those that failed."""
     for path in paths:
         kind = _UNCHECKED.get(Path(path).suffix)
         if kind:
             say(f"not checked: {path} (vLLM has {kind} look at it)")
-    versions = read_versions(source)
-    tree = layout.build / "lint" / "tree"
-    if tree.exists():
-        shutil.rmtree(tree)  # an older copy may have been mended
-    export_tree(source.git, source.tree, tree)
-    environment = _environment(layout, versions)
-    return failed + _run_checks(vllm_checks(environment, tree, paths))
+    versions = read_versions(git, tree)
+    folder = layout.build / "lint" / "tree"
+    if folder.exists():
+        shutil.rmtree(folder)  # an older copy may have been mended
+    export_tree(git, tree, folder)
+    return _run_checks(vllm_checks(_environment(layout, versions), folder, paths))
 
 
 def changed_files(source: Source) -> tuple[str, ...]:
@@ -142,14 +146,14 @@ def changed_files(source: Source) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "surrogateescape") for path in out.split(b"\0") if path)
 
 
-def read_versions(source: Source) -> Versions:
-    """The versions in the composed tree's .pre-commit-config.yaml.
+def read_versions(git: Git, tree: str) -> Versions:
+    """The versions in a tree's .pre-commit-config.yaml.
 
     Raises:
         Fault: it does not name them where it used to.
     """
-    blob = source.git.resolve(f"{source.tree}:.pre-commit-config.yaml")
-    text = source.git.blob(blob).decode("utf-8") if blob else ""
+    blob = git.resolve(f"{tree}:.pre-commit-config.yaml")
+    text = git.blob(blob).decode("utf-8") if blob else ""
     ruff = re.search(r"repo: \S*/ruff-pre-commit\s+rev: v(\S+)", text)
     typos = re.search(r"repo: \S*/typos\s+rev: v(\S+)", text)
     mypy = re.search(r"additional_dependencies: \[(mypy==[^\]]+)\]", text)

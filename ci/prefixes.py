@@ -23,11 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ci import compose as composing
+from ci import jobs
 from ci.apply import open_base
 from ci.closure import closure, subset, topic_closure, topic_patches
 from ci.compose import BaseTree
 from ci.errors import Fault
 from ci.git import Git
+from ci.jobs import Job
 from ci.layout import Layout
 from ci.progress import say
 from ci.runlock import alone
@@ -35,6 +37,7 @@ from ci.series import Patch, Series, SeriesFiles, read_files
 
 _LIMIT = 900.0
 """Seconds that one tree's tests may take."""
+_PYTEST = ("-q", "-p", "no:cacheprovider")
 
 
 class Kind(enum.Enum):
@@ -258,25 +261,20 @@ class Trier:
         return self._aside[module]
 
     def _test(self, files: Sequence[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-        report = self.folder.parent / "report.xml"
-        report.unlink(missing_ok=True)
-        words = ["-q", "-p", "no:cacheprovider", f"--junit-xml={report.absolute()}"]
-        try:
-            done = subprocess.run(
-                [str(self.runner.python), "-m", "pytest", *words, *self.runner.options, *files],
-                cwd=self.folder,
-                env=dict(self.runner.variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_LIMIT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return {}, (f"not done after {_LIMIT:.0f} s",)
-        log = self.folder.parent / "tests.log"
-        log.write_bytes(done.stdout)
-        return _read_report(report, done.returncode, log)
+        """Counts, and what failed; a run that did not end well is a failure."""
+        words = (*_PYTEST, *self.runner.options, *files)
+        job = Job(
+            "tests", self.runner.python, words, self.folder, self.runner.variables, _LIMIT,
+            self.folder / "vllm",
+        )  # fmt: skip
+        (outcome,) = jobs.run_all([job], self.folder.parent, 1, quiet=True)
+        failed = [test for test, word in outcome.tests.items() if word in ("failed", "xpassed")]
+        failed += [f"{file}: could not be collected" for file in outcome.uncollected]
+        if not outcome.tests:
+            failed.append(f"no test came to an end (status {outcome.status}), see {outcome.log}")
+        elif not outcome.complete:
+            failed.append(f"pytest did not come to its end, see {outcome.log}")
+        return dict(outcome.counts), tuple(failed)
 
     # -- what was found before --------------------------------------------------
 
@@ -322,25 +320,6 @@ def _lay_libraries(origin: Path, target: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts and not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(path.absolute())
-
-
-def _read_report(report: Path, status: int, log: Path) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Counts and failures of a run; a run that did not end well is a failure."""
-    import xml.etree.ElementTree as ElementTree
-
-    if status not in (0, 1) or not report.is_file():
-        why = "no test was found" if status == 5 else f"pytest ended with status {status}"
-        return {}, (f"{why}, see {log}",)
-    counts: dict[str, int] = {}
-    failed = []
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - of our own making
-        kinds = {child.tag for child in case}
-        bad = bool(kinds & {"failure", "error"})
-        word = "failed" if bad else "skipped" if "skipped" in kinds else "passed"
-        counts[word] = counts.get(word, 0) + 1
-        if bad:
-            failed.append(f"{case.get('classname')}::{case.get('name')}")
-    return counts, tuple(failed)
 
 
 # -- telling ------------------------------------------------------------------

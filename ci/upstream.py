@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ci import compose as composing
-from ci import patchfile, prbody, resolutions, targets, worktree
+from ci import lint, patchfile, prbody, resolutions, targets, worktree
 from ci.apply import open_base
 from ci.closure import subset, topic_closure, topic_named, topic_patches
 from ci.compose import BaseTree, Commit, Planned
@@ -231,8 +231,6 @@ def _check(layout: Layout, store: Git, exported: Exported, *, thorough: bool) ->
     base = exported.base.entries
     check_spdx({path: data for path, data in files.items() if os.fsencode(path) not in base})
     if thorough:
-        from ci import lint
-
         failed = lint.check_tree(layout, store, exported.commits[-1].tree, tuple(files))
         if failed:
             raise Fault(

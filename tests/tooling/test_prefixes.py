@@ -27,6 +27,9 @@ ONE = text("def one():", "    return 11", "", "", "", "", "", "", "def two():", 
 BOTH = text("def one():", "    return 11", "", "", "", "", "", "", "def two():", "    return 22")
 
 
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+
+
 def _project(tmp_path: Path, steps: list[tuple[str, str, Mapping[str, Content | None]]]) -> Project:
     project = Project.make(tmp_path / "project", PYTHON)
     clone = clone_of(project, tmp_path / "clone")
@@ -47,8 +50,9 @@ def _needs(project: Project, needs: Mapping[str, tuple[str, ...]]) -> None:
 def _rows(project: Project, kind: Kind) -> list[Row]:
     store, base = open_base(project.layout, None)
     folder = project.layout.build / "prefixes" / "tree"
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    runner = Runner(Path(sys.executable), env, options=("-c", os.devnull))
+    path = f"{folder}{os.pathsep}{SUPPORT}"
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    runner = Runner(Path(sys.executable), env, options=("-c", os.devnull, "--rootdir=."))
     files = read_files(project.layout)
     trier = Trier(project.layout, store, base, files, runner)
     return run_all(trier, [t for t in trials(files.series) if t.kind is kind])
@@ -156,9 +160,9 @@ def test_a_failing_test_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     )
     rows = _rows(project, Kind.PREFIX)
     assert [row.good for row in rows] == [False] * 3
-    assert rows[0].outcome.failed == ("test_bad::test_it",)
-    assert "status 2" in rows[1].outcome.failed[0]
-    assert "no test was found" in rows[2].outcome.failed[0]
+    assert rows[0].outcome.failed == ("tests/test_bad.py::test_it",)
+    assert rows[1].outcome.failed[0] == "tests/test_worse.py: could not be collected"
+    assert "no test came to an end (status 5)" in rows[2].outcome.failed[0]
 
 
 def test_a_module_that_upstream_cannot_import_here(tmp_path: Path) -> None:
