@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
+"""Appends the tokens sampled in a step to the rows of the input batch.
+
+One call writes the token ids, the `is_token_ids` flags and the new lengths of
+every row, straight from the padded array that the device hands back. The call
+is compiled by numba when the writer is made; NumPy stands in where numba is
+not installed.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from vllm.logger import init_logger
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+logger = init_logger(__name__)
+
+# Marks a column that holds no token (see RejectionSampler), and stands for the
+# tokens that async scheduling has not brought to the host yet.
+PLACEHOLDER_TOKEN_ID = -1
+
+# Below this many cells the plain loop beats NumPy's fixed cost per call.
+_MAX_CELLS_PLAIN_LOOP = 4
+
+
+def append_rows(
+    sampled: np.ndarray,
+    discard: np.ndarray,
+    vocab_size: int,
+    max_model_len: int,
+    token_ids: np.ndarray,
+    is_token_ids: np.ndarray,
+    num_tokens: np.ndarray,
+    num_new_tokens: np.ndarray,
+) -> int:
+    """Append each row's sampled tokens behind its last token.
+
+    All rows are checked before the first one is written, so that an error
+    leaves the batch as it was. Written for numba; runs as plain Python too.
+
+    Args:
+        sampled: [num_rows, width] int32. Row i belongs to batch row i. Each
+            row's tokens are moved to its front (the rest is left undefined).
+        discard: [>= num_rows] bool, true where the row's tokens are dropped.
+        vocab_size: Cells that hold PLACEHOLDER_TOKEN_ID or an id that is not
+            below this one are skipped. Negative: every cell is a token.
+        max_model_len: Largest number of tokens that a row may have.
+        token_ids: [max_num_reqs, row_len] int32, updated.
+        is_token_ids: [max_num_reqs, row_len] bool, updated.
+        num_tokens: [max_num_reqs] int32, length of each row, updated.
+        num_new_tokens: [>= num_rows] int32, out: tokens appended to each row.
+
+    Returns:
+        -1, or the first row that would pass max_model_len; then nothing but
+        the scratch arrays (sampled, num_new_tokens) was written.
+    """
+    num_rows, width = sampled.shape
+    # A write must never reach the next row.
+    max_len = min(max_model_len, token_ids.shape[1])
+    for i in range(num_rows):
+        num_new = 0
+        if not discard[i]:
+            if vocab_size < 0:
+                num_new = width
+            else:
+                for j in range(width):
+                    num_new += (sampled[i, j] != -1) & (sampled[i, j] < vocab_size)
+        num_new_tokens[i] = num_new
+        if num_new > 0 and num_tokens[i] + num_new > max_len:
+            return i
+
+    for i in range(num_rows):
+        start = num_tokens[i]
+        num_new = num_new_tokens[i]
+        has_gap = False
+        for j in range(num_new):
+            token_id = sampled[i, j]
+            has_gap |= (token_id == -1) | (token_id >= vocab_size)
+            token_ids[i, start + j] = token_id
+            is_token_ids[i, start + j] = True
+        num_tokens[i] = start + num_new
+        if has_gap and vocab_size >= 0:
+            # Rare: the row's tokens do not stand in front. Write them again.
+            k = 0
+            for j in range(width):
+                token_id = sampled[i, j]
+                if token_id != -1 and token_id < vocab_size:
+                    sampled[i, k] = token_id
+                    token_ids[i, start + k] = token_id
+                    k += 1
+    return -1
+
+
+def append_rows_numpy(
+    sampled: np.ndarray,
+    discard: np.ndarray,
+    vocab_size: int,
+    max_model_len: int,
+    token_ids: np.ndarray,
+    is_token_ids: np.ndarray,
+    num_tokens: np.ndarray,
+    num_new_tokens: np.ndarray,
+) -> int:
+    """`append_rows` without a compiler: the same arguments and results."""
+    if sampled.size <= _MAX_CELLS_PLAIN_LOOP:
+        return append_rows(
+            sampled,
+            discard,
+            vocab_size,
+            max_model_len,
+            token_ids,
+            is_token_ids,
+            num_tokens,
+            num_new_tokens,
+        )
+
+    num_rows = sampled.shape[0]
+    valid = np.broadcast_to(~discard[:num_rows, None], sampled.shape)
+    if vocab_size >= 0:
+        valid = valid & (sampled != PLACEHOLDER_TOKEN_ID) & (sampled < vocab_size)
+    num_new = valid.sum(axis=1, dtype=np.int32)
+    num_new_tokens[:num_rows] = num_new
+    starts = num_tokens[:num_rows]
+    max_len = min(max_model_len, token_ids.shape[1])
+    too_long = (num_new > 0) & (starts + num_new > max_len)
+    if too_long.any():
+        return int(too_long.argmax())
+
+    rows, cols = np.nonzero(valid)
+    new_token_ids = sampled[rows, cols]
+    # Index of each token among the tokens of its row.
+    ranks = np.arange(rows.size) - (num_new.cumsum() - num_new)[rows]
+    positions = starts[rows] + ranks
+    token_ids[rows, positions] = new_token_ids
+    is_token_ids[rows, positions] = True
+    sampled[rows, ranks] = new_token_ids
+    num_tokens[:num_rows] = starts + num_new
+    return -1
+
+
+@functools.cache
+def get_append_rows() -> Callable[..., int]:
+    """Return `append_rows`, compiled (once per process) if numba is there.
+
+    The signature is given so that numba compiles here and not on the first
+    request. There is no on-disk cache: its folder may not be writable.
+    """
+    try:
+        from numba import njit, types
+    except ImportError:
+        logger.info("numba is not available, sampled tokens are written by NumPy.")
+        return append_rows_numpy
+
+    ids_2d, ids_1d = types.int32[:, ::1], types.int32[::1]
+    flags_2d, flags_1d = types.boolean[:, ::1], types.boolean[::1]
+    signature = types.int64(
+        ids_2d,  # sampled
+        flags_1d,  # discard
+        types.int32,  # vocab_size
+        types.int64,  # max_model_len
+        ids_2d,  # token_ids
+        flags_2d,  # is_token_ids
+        ids_1d,  # num_tokens
+        ids_1d,  # num_new_tokens
+    )
+    # Unsigned indices need no test for negative ones; a narrow counter lets
+    # the loop over the columns use wide registers.
+    local_types = dict.fromkeys(("i", "j", "k", "start"), types.uint64)
+    return njit(signature, locals={**local_types, "num_new": types.int32})(append_rows)
+
+
+class SampledTokensBuffer:
+    """Host memory for the sampled tokens of a step.
+
+    Args:
+        max_num_reqs: Largest number of rows.
+        max_width: Largest number of tokens per row.
+        pin_memory: Whether to pin the memory for copies from the device.
+    """
+
+    def __init__(self, max_num_reqs: int, max_width: int, pin_memory: bool) -> None:
+        flat = torch.empty(
+            max_num_reqs * max_width,
+            dtype=torch.int32,
+            device="cpu",
+            pin_memory=pin_memory,
+        )
+        # One memory, with rows of each width that are contiguous.
+        tensors = [
+            flat[: max_num_reqs * width].view(max_num_reqs, width)
+            for width in range(1, max_width + 1)
+        ]
+        self._full_views = [(tensor, tensor.numpy()) for tensor in tensors]
+        self._last_views = list(self._full_views)
+
+    def get(self, shape: torch.Size) -> tuple[torch.Tensor, np.ndarray]:
+        """Return the buffer as a tensor of this shape and as its array.
+
+        Args:
+            shape: [num_rows, width] of the sampled token ids.
+        """
+        num_rows, width = shape
+        views = self._last_views[width - 1]
+        # Most steps have as many rows as the one before, and making a view
+        # takes as long as the copy.
+        if views[1].shape[0] != num_rows:
+            tensor, array = self._full_views[width - 1]
+            views = tensor[:num_rows], array[:num_rows]
+            self._last_views[width - 1] = views
+        return views
+
+
+class TokenWriter:
+    """Appends a step's tokens to the input batch, all rows in one call.
+
+    Making one compiles the call, so make it when the worker starts.
+
+    Args:
+        max_num_reqs: Number of rows of the input batch.
+        max_model_len: Largest number of tokens that a request may have.
+    """
+
+    def __init__(self, max_num_reqs: int, max_model_len: int) -> None:
+        self.max_num_reqs = max_num_reqs
+        self.max_model_len = max_model_len
+        self._append_rows = get_append_rows()
+        self._num_new_tokens = np.zeros(max_num_reqs, dtype=np.int32)
+        self._placeholders = np.full(
+            (max_num_reqs, 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32
+        )
+
+    def append(
+        self,
+        input_batch: "InputBatch",
+        sampled_token_ids: np.ndarray,
+        discard_mask: np.ndarray,
+        vocab_size: int | None = None,
+    ) -> np.ndarray:
+        """Append sampled tokens to the rows of the batch.
+
+        Args:
+            input_batch: The batch to update.
+            sampled_token_ids: [num_rows, width] int32 on the host, row i for
+                batch row i. Its rows come back with the tokens at the front.
+            discard_mask: [>= num_rows] bool, rows whose tokens are dropped.
+            vocab_size: If set, skip placeholders and ids outside of it (the
+                output of the rejection sampler); else take every cell.
+
+        Returns:
+            [num_rows] int32, number of tokens appended to each row. Valid
+            until the next call.
+
+        Raises:
+            AssertionError: A row would pass max_model_len. Nothing was
+                written to the batch.
+            ValueError: There are more rows than the batch has.
+        """
+        num_rows = sampled_token_ids.shape[0]
+        if num_rows > self.max_num_reqs:
+            raise ValueError(f"{num_rows} sampled rows, {self.max_num_reqs} in batch.")
+        num_new_tokens = self._num_new_tokens
+        row = self._append_rows(
+            sampled_token_ids,
+            discard_mask,
+            -1 if vocab_size is None else vocab_size,
+            self.max_model_len,
+            input_batch.token_ids_cpu,
+            input_batch.is_token_ids,
+            input_batch.num_tokens_no_spec,
+            num_new_tokens,
+        )
+        if row >= 0:
+            end_idx = input_batch.num_tokens_no_spec[row] + num_new_tokens[row]
+            raise AssertionError(
+                "Sampled token IDs exceed the max model length. "
+                f"Total number of tokens: {end_idx} > max_model_len: "
+                f"{self.max_model_len} (request {input_batch.req_ids[row]})"
+            )
+        return num_new_tokens[:num_rows]
+
+    def append_placeholders(
+        self, input_batch: "InputBatch", num_rows: int, discard_mask: np.ndarray
+    ) -> None:
+        """Append one placeholder to each of the first rows (async scheduling).
+
+        Args:
+            input_batch: The batch to update.
+            num_rows: Number of rows that sampled in this step.
+            discard_mask: [>= num_rows] bool, rows that are left alone.
+
+        Raises:
+            AssertionError: A row would pass max_model_len. Nothing was
+                written to the batch.
+        """
+        self.append(input_batch, self._placeholders[:num_rows], discard_mask)
