@@ -8,4 +8,7 @@ from ci import bootstrap
 from ci.cli import guarded, main
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows fewer letters than a file name has is no reason to stop.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(guarded(bootstrap.enter) or main(sys.argv[1:]))

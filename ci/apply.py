@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
+from ci import checkout, worktree
 from ci import compose as composing
 from ci import lock as locking
-from ci import worktree
 from ci.checkpoints import checkpoint
 from ci.compose import BaseTree, Composed
 from ci.errors import Fault
@@ -78,20 +78,41 @@ def open_base(layout: Layout, source: str | None) -> tuple[Git, BaseTree]:
 
 
 def sweep(layout: Layout) -> None:
-    """Clear away what a killed git left in the store; we hold the checkout's lock."""
-    for left in (*layout.store.glob("*.lock"), *layout.store.glob("refs/**/*.lock")):
+    """Clear away what a killed git left in the store and in our own refs of the
+    work tree; we hold the checkout's lock."""
+    ours = layout.work_tree / ".git" / "refs"
+    for left in (
+        *layout.store.glob("*.lock"),
+        *layout.store.glob("refs/**/*.lock"),
+        *layout.store.glob("objects/pack/tmp_*"),
+        *layout.store.glob("fast_import_crash_*"),
+        *ours.glob("series/*.lock"),
+        *ours.glob("backup/**/*.lock"),
+    ):
         left.unlink()
 
 
-def _set_aside(layout: Layout, fault: Fault) -> None:
-    """Move a damaged store out of the way. What it held can be made again,
-    but commits of the user may stand on old heads in it, so it is kept."""
+def _set_aside(layout: Layout, fault: Fault) -> Path:
+    """Move a damaged store out of the way.
+
+    What it held can be made again, but commits of the user may stand on old
+    heads in it, so it is kept.
+    """
     number = 1
     while (aside := layout.build / f"store.damaged-{number}.git").exists():
         number += 1
-    layout.store.rename(aside)
+    if layout.store.exists():
+        layout.store.rename(aside)
     say(f"the store was damaged ({fault.what}); it is made anew, the old one is {aside}")
-    shutil.rmtree(layout.build / "swap", ignore_errors=True)
+    return aside
+
+
+def _look_into(layout: Layout, aside: Path) -> None:
+    """Let the new store find what is left in the old one, now that everything
+    of its own is written."""
+    alternates = layout.store / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(exist_ok=True)
+    alternates.write_text(f"../../{aside.name}/objects\n")
 
 
 # --- nothing to do ----------------------------------------------------------------
@@ -195,14 +216,17 @@ def apply(layout: Layout, args: argparse.Namespace) -> Applied:
     try:
         return _apply(layout, files, args)
     except GitError as fault:
-        if not _is_damaged(layout):
+        if not is_damaged(layout):
             raise
-        _set_aside(layout, fault)
-        return _apply(layout, read_files(layout), args)
+        return mend(layout, fault, args)
 
 
-def _apply(layout: Layout, files: SeriesFiles, args: argparse.Namespace) -> Applied:
+def _apply(
+    layout: Layout, files: SeriesFiles, args: argparse.Namespace, aside: Path | None = None
+) -> Applied:
     files, composed = _compose(layout, files, args)
+    if aside is not None and aside.exists():
+        _look_into(layout, aside)
     note = publish(layout, files, composed, discard=args.discard)
     return Applied(composed.head, True, note)
 
@@ -217,12 +241,19 @@ def publish(
     """
     store = open_store(layout)
     composing.publish(store, composed)
-    note = worktree.update(layout, store, composed.head, discard=discard)
+    note = checkout.update(layout, store, composed.head, discard=discard)
     _record(layout, _inputs(layout, files), composed.head)
     return note
 
 
-def _is_damaged(layout: Layout) -> bool:
+def mend(layout: Layout, fault: Fault, args: argparse.Namespace | None = None) -> Applied:
+    """Make a damaged store anew, and apply."""
+    aside = _set_aside(layout, fault)
+    plain = argparse.Namespace(source=None, relock=False, discard=False)
+    return _apply(layout, read_files(layout), args or plain, aside)
+
+
+def is_damaged(layout: Layout) -> bool:
     """Whether the store itself is at fault."""
     if not (layout.store / "HEAD").is_file():
         return True

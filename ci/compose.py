@@ -233,13 +233,19 @@ def write(store: Git, base: BaseTree, planned: Sequence[Planned]) -> tuple[Commi
     )
 
 
-def compose(store: Git, base: BaseTree, files: SeriesFiles) -> Composed:
+def compose(
+    store: Git, base: BaseTree, files: SeriesFiles, planned: Sequence[Planned] | None = None
+) -> Composed:
     """Compose the series; `publish` makes the result the series' head.
+
+    Args:
+        planned: the series worked out, where that was done before.
 
     Raises:
         Fault: see `plan`.
     """
-    planned = plan(store, base, files)
+    if planned is None:
+        planned = plan(store, base, files)
     commits = write(store, base, planned)
     locked = tuple(
         lock_patch(files, index, commit.tree, one.base)

@@ -13,7 +13,7 @@ from ci.git import Git
 from ci.messages import Message, problems
 from ci.objects import REGULAR, Content, is_binary, show
 from ci.patchfile import AUTHOR, PatchFile, file_name, render
-from ci.series import Patch, Series, SeriesFiles, Topic
+from ci.series import Patch, Series, SeriesFiles, Topic, is_unsafe
 from ci.trees import Entry, file_diffs, read_contents, with_binaries
 
 
@@ -103,11 +103,14 @@ def _added(
 
 def _utf8(path: bytes, name: str) -> str:
     try:
-        return path.decode("utf-8")
+        text = path.decode("utf-8")
     except UnicodeDecodeError:
         raise Fault(
             f"{name} adds {show(path)}, whose name is not UTF-8", todo="rename the file"
         ) from None
+    if is_unsafe(text):
+        raise Fault(f"{name} adds {show(path)}, which overlay/ cannot hold", todo="rename the file")
+    return text
 
 
 def declared(upstream: Sequence[FileDiff], added: Mapping[str, Content]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import git as gitpython
 
+from ci.checkpoints import checkpoint
 from ci.errors import Fault
 
 # Settings that a repository's own configuration file could still bring in.
@@ -198,6 +199,7 @@ class Git:
         cwd: Path | None = None,
     ) -> Result:
         """Run `git ARGS` and hand back what came of it, whatever the status."""
+        checkpoint("git")
         settings = [word for item in _CONFIG for word in ("-c", item)]
         variables = [f"{k}={v}" for k, v in self._environment(env).items()]
         command = ["env", "-i", *variables, _executable(), *settings, *args]

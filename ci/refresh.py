@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ci import apply as applying
+from ci import checkout
 from ci import compose as composing
 from ci import lock as locking
-from ci import worktree
 from ci.absorb import Draft, DraftPatch, Edit, Routed
 from ci.compose import BaseTree, Composed, Planned
 from ci.errors import Fault
 from ci.export import Step, export
-from ci.git import Git
+from ci.git import Git, GitError
 from ci.layout import Layout
 from ci.messages import Message, problems
 from ci.objects import Content
@@ -74,6 +74,8 @@ def _own_commits(tree: WorkTree, state: State) -> list[CommitInfo]:
     assert state.applied is not None
     if state.head is None:
         raise Fault(f"{tree.root} has no commit checked out", todo="git switch series")
+    if state.head == state.applied:
+        return []
     if not tree.repo.attempt("merge-base", "--is-ancestor", state.applied, state.head).ok:
         raise Fault(
             f"the commits in {tree.root} do not stand on the applied series",
@@ -96,6 +98,8 @@ def _own_commits(tree: WorkTree, state: State) -> list[CommitInfo]:
 
 
 def _edits(view: Git, old: str, new: str) -> list[Edit]:
+    if old == new:
+        return []
     raw = changes(view, old, new)
     contents = read_contents(view, [e for one in raw for e in (one.old, one.new) if e])
 
@@ -165,11 +169,15 @@ def _new_patch(
         raise Fault(
             f"`{message.subject}`: {bad[0]}", todo="mend the message", details=tuple(bad[1:])
         )
-    name = topic or (draft.patches[-1].entry.topic if draft.patches else "")
+    name = topic or ""
+    if not topic and draft.patches:
+        name = draft.patches[-1].entry.topic
+    elif not topic and len(topics) == 1:
+        name = topics[0].name
     if name not in [known.name for known in topics]:
         raise Fault(
-            f"patches/series.toml has no topic {name or 'yet'}",
-            todo="add a [[topic]] there, or name one with -- --topic",
+            f"patches/series.toml has no topic {name}" if name else "which topic is not clear",
+            todo="name one with `-- --topic NAME`, or add a [[topic]] to patches/series.toml",
             details=tuple(known.name for known in topics),
         )
     return draft.append(DraftPatch(Patch("", name), message, date))
@@ -297,6 +305,16 @@ def refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
         raise Fault("--to and --new do not go together", todo="choose one")
     if recover(layout):
         say("finished a refresh that was cut short")
+    try:
+        return _refresh(layout, args)
+    except GitError as fault:
+        if not applying.is_damaged(layout):
+            raise
+        applying.mend(layout, fault)
+        return _refresh(layout, args)
+
+
+def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
     files = read_files(layout)
     pin = load_pin(layout.pin)
     locking.check_inputs(locking.load_lock(layout), files, pin.base_tree)
@@ -308,7 +326,7 @@ def refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
         )
     applying.sweep(layout)
     planned = composing.plan(store, base, files)
-    composed = composing.compose(store, base, files)
+    composed = composing.compose(store, base, files, planned)
     tree = WorkTree.of(layout)
     state = _ready(tree, store, composed)
     draft = _draft(planned, composed, store)
@@ -335,7 +353,7 @@ def _ready(tree: WorkTree, store: Git, composed: Composed) -> State:
     state = tree.state()
     if state is None or state.applied is None:
         raise Fault(f"there is no work tree at {tree.root}", todo="`nox -s apply` makes it")
-    state = worktree.finish(tree, store, state)
+    state = checkout.finish(tree, store, state)
     if state.applied != composed.head:
         raise Fault(
             f"{tree.root} was made from another series than the one that lies there now",
@@ -357,7 +375,7 @@ def _take_all(
     for commit in _own_commits(tree, state):
         _take_commit(draft, tree.view(), commit, before, composed, args, series.topics)
         before = commit.tree
-    now = tree.write_tree(composed.tree)
+    now = tree.write_tree(composed.tree, tree.look(composed.tree))
     _take_files(draft, series, _edits(tree.view(), before, now), args)
     return now
 

@@ -176,20 +176,16 @@ def _patch(entry: dict[str, Any]) -> Patch:
     )
     _known(entry, where)
     for path in patch.overlay:
-        check_path(path, where)
+        if is_unsafe(path):
+            raise _wrong(where, f"names the path {path!r}, which a tree cannot hold")
     return patch
 
 
-def check_path(path: str, where: str) -> None:
-    """Refuse a path that could leave the tree or that git will not hold.
-
-    Raises:
-        Fault: it is such a path.
-    """
+def is_unsafe(path: str) -> bool:
+    """Whether a path could leave the tree, or is one that git will not hold."""
     parts = path.split("/")
     bad = any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
-    if bad or "\n" in path or "\0" in path:
-        raise _wrong(where, f"names the path {path!r}, which a tree cannot hold")
+    return bad or "\n" in path or "\0" in path
 
 
 def _check(series: Series) -> None:

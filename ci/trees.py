@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ci import filediff
 from ci.errors import Fault
 from ci.filediff import FileDiff
-from ci.git import Git
+from ci.git import Git, GitError
 from ci.messages import Message
 from ci.objects import NULL_ID, Content, show
 
@@ -61,7 +61,7 @@ def read_objects(git: Git, ids: Iterable[str]) -> dict[str, bytes]:
     """The bytes of objects, by the names that were asked for.
 
     Raises:
-        Fault: one is not there.
+        GitError: one is not there.
     """
     wanted = list(dict.fromkeys(ids))
     if not wanted:
@@ -73,7 +73,7 @@ def read_objects(git: Git, ids: Iterable[str]) -> dict[str, bytes]:
         end = out.index(b"\n", at)
         words = out[at:end].split()
         if words[-1] == b"missing":
-            raise Fault(
+            raise GitError(
                 f"{git.git_dir.name} has no object {oid}",
                 todo="the repository is shallow, partial or damaged; use a whole one",
             )

@@ -29,6 +29,10 @@ def _settle(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
+    # A test that asks a package index for something is wrong: it finds none.
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple/")
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_DATE", CLOCK)
         monkeypatch.setenv(f"GIT_{role}_NAME", "A User")
@@ -39,6 +43,14 @@ def _settle(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 def _clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The user's git has a fixed clock and a configuration of its own."""
     _settle(monkeypatch, tmp_path_factory.getbasetemp() / "home")
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The clock and configuration, for fixtures that outlive one test."""
+    with pytest.MonkeyPatch.context() as patch:
+        _settle(patch, tmp_path_factory.getbasetemp() / "home")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +82,10 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             },
         )
         project.import_commits(clone, "one..HEAD", "core")
+        # A topic of no patch came with the empty project.
+        toml = project.layout.series
+        head, _, rest = toml.read_text().partition('\n[[topic]]\nname = "all"\n')
+        toml.write_text(head + rest[rest.index("\n[[topic]]") :])
         project.apply()
     yield project
 

@@ -19,11 +19,14 @@ from ci import refresh as refreshing
 from ci.filediff import quote
 from ci.git import Git
 from ci.layout import Layout
+from ci.lock import Lock, dump_lock
 from ci.objects import EXECUTABLE, REGULAR, Content
 from ci.pin import Artifact, Pin
+from ci.series import Series, Topic, dump_series
 
 CLOCK = "1700000000 +0000"
 TAG = "v0.0.1"
+COMMIT = "1" * 40
 
 
 def text(*lines: str) -> Content:
@@ -101,24 +104,32 @@ class Project:
         return self.layout.work_tree
 
     @classmethod
-    def make(cls, root: Path, upstream: Mapping[str, Content]) -> Project:
-        """A project with a pin and no patch; its sdist lies in the downloads."""
+    def make(cls, root: Path, upstream: Mapping[str, Content], *, sdist: bool = True) -> Project:
+        """A project with a pin and no patch.
+
+        Args:
+            sdist: put its sdist into the downloads, so that a lost store can
+                be made again; without, the base is put into the store itself,
+                and may hold what an sdist cannot (symlinks, odd names).
+        """
         layout = Layout(root)
         layout.downloads.mkdir(parents=True)
-        sdist = sdist_of(upstream)
-        (layout.downloads / "vllm-0.0.1.tar.gz").write_bytes(sdist)
-        scratch = Git(root / "build" / "scratch.git")
-        scratch.init()
-        tree = write_tree(scratch, "refs/heads/x", upstream)[1]
-        shutil.rmtree(scratch.git_dir)
-        artifact = Artifact(
-            "vllm", "vllm-0.0.1.tar.gz", len(sdist), hashlib.sha256(sdist).hexdigest()
-        )
+        packed = sdist_of(upstream) if sdist else b""
+        (layout.downloads / "vllm-0.0.1.tar.gz").write_bytes(packed)
+        store = Git(layout.build / "scratch.git") if sdist else Git(layout.store)
+        store.init()
+        tree = write_tree(store, "refs/base/chosen", upstream)[1]
+        if sdist:
+            shutil.rmtree(store.git_dir)
+        else:
+            store.run("update-ref", f"refs/base/sdist/{TAG}-{COMMIT[:12]}", "refs/base/chosen")
+        digest = hashlib.sha256(packed).hexdigest()
+        artifact = Artifact("vllm", "vllm-0.0.1.tar.gz", max(len(packed), 1), digest)
         made = Pin(
             "0.0.1",
             "https://vllm.invalid/vllm",
             TAG,
-            "1" * 40,
+            COMMIT,
             tree,
             artifact,
             ("PKG-INFO",),
@@ -126,6 +137,9 @@ class Project:
         )
         layout.pin.write_text(pin.dump_pin(made))
         layout.patches.mkdir()
+        topic = Topic("all", "Everything")
+        layout.series.write_bytes(dump_series(Series((topic,), ())))
+        layout.lock.write_bytes(dump_lock(Lock(tree, ())))
         return cls(layout)
 
     def copy(self, root: Path) -> Project:

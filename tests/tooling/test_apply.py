@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.checkout import Dirty
 from ci.errors import Fault
-from ci.worktree import Dirty
 from tests.tooling.projects import A3, UPSTREAM, Project, clone_of, commit, edit, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
