@@ -54,9 +54,12 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     found = {node: word for outcome in outcomes for node, word in outcome.tests.items()}
     target = testrun.baseline_file(layout)
     if args.group and target.exists():
-        files = {file for group in groups for file in group.files}
         before = gate.load_baseline(target, source.pin.base_tree).tests
-        found |= {n: word for n, word in before.items() if n.split("::")[0] not in files}
+        found |= {
+            node: word
+            for node, word in before.items()
+            if not any(group.holds(node) for group in groups)
+        }
     target.write_text(gate.dump_baseline(Baseline(recorded, found)), "utf-8")
     say(f"recorded {len(found)} tests in {target.relative_to(layout.root)}")
     return 0

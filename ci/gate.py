@@ -23,6 +23,7 @@ class Group:
 
     Attributes:
         why: what the series could break there.
+        files: test files, or single tests as `file::test`.
         options: pytest's arguments beside the files.
         variables: of the environment.
         slow: left out unless asked for.
@@ -34,6 +35,12 @@ class Group:
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] | None = None
     slow: bool = False
+
+    def holds(self, node: str) -> bool:
+        """Whether a node id is of one of the files (or tests) that the group names."""
+        return any(
+            node == name or node.startswith((f"{name}::", f"{name}[")) for name in self.files
+        )
 
 
 @dataclass(frozen=True)

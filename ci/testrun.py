@@ -284,9 +284,7 @@ def _judged(
     baseline = gate.load_baseline(baseline_file(layout), bed.source.pin.base_tree)
     name = outcome.job.name.removeprefix("upstream-")
     group = next(group for group in selection.groups if group.name == name)
-    before = {
-        test: word for test, word in baseline.tests.items() if test.split("::")[0] in group.files
-    }
+    before = {test: word for test, word in baseline.tests.items() if group.holds(test)}
     verdict = gate.judge(before, outcome.tests, selection.accepted, partial=wanted.partial)
     remarks = [f"{verdict.passed} passed as on the pristine pin"]
     for word, tests in (

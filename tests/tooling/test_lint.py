@@ -1,0 +1,74 @@
+"""vLLM's checks on the changed files, as its pre-commit configuration has them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci import lint
+from ci.current import Source
+from ci.environments import Environment
+from ci.errors import Fault
+from ci.git import Git
+from ci.identity import SeriesIdentity
+from ci.pin import Artifact, Pin
+
+CONFIG = """\
+repos:
+- repo: https://github.com/astral-sh/ruff-pre-commit
+  rev: v0.14.0
+- repo: https://github.com/crate-ci/typos
+  rev: v1.38.1
+- repo: local
+  hooks:
+  - additional_dependencies: [mypy==1.11.1, regex, types-torch]
+"""
+
+
+def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> Source:
+    git = Git(root / "store.git")
+    git.init()
+    trees = []
+    for number, files in enumerate((base, now)):
+        indexed = Git(git.git_dir, index=root / f"index{number}")
+        lines = [f"100644 {git.write_blob(t.encode())}\t{p}\n" for p, t in files.items()]
+        indexed.run("update-index", "--index-info", stdin="".join(lines).encode())
+        trees.append(indexed.text("write-tree"))
+    sdist = Artifact("vllm", "vllm-1.tar.gz", 1, "0" * 64)
+    pin = Pin("1", "https://example.invalid", "v1", "0" * 40, trees[0], sdist, (), {})
+    return Source(git, "0" * 40, trees[1], pin, SeriesIdentity("1", "0" * 40, trees[0], ()))
+
+
+def test_versions_are_vllms_own(tmp_path: Path) -> None:
+    source = _source(tmp_path, {}, {".pre-commit-config.yaml": CONFIG})
+    versions = lint.read_versions(source)
+    assert (versions.ruff, versions.typos) == ("0.14.0", "1.38.1")
+    assert versions.mypy == ("mypy==1.11.1", "regex", "types-torch")
+
+
+def test_a_configuration_of_another_form(tmp_path: Path) -> None:
+    source = _source(tmp_path, {}, {".pre-commit-config.yaml": "repos: []\n"})
+    with pytest.raises(Fault, match="does not name ruff, typos and mypy"):
+        lint.read_versions(source)
+
+
+def test_added_and_changed_files_are_checked(tmp_path: Path) -> None:
+    base = {"vllm/a.py": "1", "vllm/b.py": "1", "vllm/c.py": "1"}
+    now = {"vllm/a.py": "2", "vllm/b.py": "1", "vllm/d.py": "1"}
+    assert lint.changed_files(_source(tmp_path, base, now)) == ("vllm/a.py", "vllm/d.py")
+
+
+def test_which_checks_see_which_files(tmp_path: Path) -> None:
+    environment = Environment(Path(sys.executable).parent.parent)
+    checks = lint.vllm_checks(environment, tmp_path, ("docs/x.md", "vllm/a.py"))
+    seen = {check.name: check.words for check in checks}
+    assert seen["vLLM: typos"][-2:] == ("docs/x.md", "vllm/a.py")
+    assert "docs/x.md" not in seen["vLLM: ruff check"]
+    assert seen["vLLM: check_init_lazy_imports"][-1] == "vllm/__init__.py"
+    assert "vLLM: mypy" in seen
+    only_text = lint.vllm_checks(environment, tmp_path, ("docs/x.md",))
+    assert [check.name for check in only_text] == ["vLLM: typos"]
+    with pytest.raises(Fault, match="has a space in its name"):
+        lint.vllm_checks(environment, tmp_path, ("docs/x y.md",))
