@@ -9,6 +9,7 @@ import pytest
 from ci import gate
 from ci.errors import Fault
 from ci.gate import Baseline, judge
+from ci.pin import load_pin
 
 BEFORE = {"t.py::a": "passed", "t.py::b": "passed", "t.py::known": "failed", "t.py::s": "skipped"}
 
@@ -83,3 +84,8 @@ def test_the_selection_and_baseline_of_this_project() -> None:
     files = [file for group in selection.groups for file in group.files]
     assert len(set(names)) == len(names)
     assert len(set(files)) == len(files)
+    pin = load_pin(root / "pin.toml")
+    baseline = gate.load_baseline(root / "tests/upstream/baseline.json", pin.base_tree)
+    for group in selection.groups:
+        passed = [n for n, word in baseline.tests.items() if group.holds(n) and word == "passed"]
+        assert passed or group.slow, group.name

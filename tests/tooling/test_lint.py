@@ -43,7 +43,7 @@ def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> Source:
 
 def test_versions_are_vllms_own(tmp_path: Path) -> None:
     source = _source(tmp_path, {}, {".pre-commit-config.yaml": CONFIG})
-    versions = lint.read_versions(source)
+    versions = lint.read_versions(source.git, source.tree)
     assert (versions.ruff, versions.typos) == ("0.14.0", "1.38.1")
     assert versions.mypy == ("mypy==1.11.1", "regex", "types-torch")
 
@@ -51,7 +51,7 @@ def test_versions_are_vllms_own(tmp_path: Path) -> None:
 def test_a_configuration_of_another_form(tmp_path: Path) -> None:
     source = _source(tmp_path, {}, {".pre-commit-config.yaml": "repos: []\n"})
     with pytest.raises(Fault, match="does not name ruff, typos and mypy"):
-        lint.read_versions(source)
+        lint.read_versions(source.git, source.tree)
 
 
 def test_added_and_changed_files_are_checked(tmp_path: Path) -> None:
