@@ -16,6 +16,7 @@ from pathlib import Path
 from ci import checkout, worktree
 from ci import compose as composing
 from ci import lock as locking
+from ci.base import import_base
 from ci.checkpoints import checkpoint
 from ci.compose import BaseTree, Composed
 from ci.errors import Fault
@@ -26,7 +27,6 @@ from ci.pin import load_pin
 from ci.progress import say
 from ci.runlock import alone
 from ci.series import SeriesFiles, read_files
-from ci.sources import import_base
 from ci.store import open_store
 from ci.swap import recover, write_series
 

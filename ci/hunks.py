@@ -148,24 +148,14 @@ def _nearest(hunk: Hunk, lines: list[bytes], stated: int) -> list[str]:
     changed = new != old and any(line.startswith(b"+") for line in hunk.lines)
     if changed and any(_fits(new, lines, at) for at in range(len(lines) - len(new) + 1)):
         return ["its result is there already: upstream may have taken the change"]
-    wanted = set(old)
-    anchors = [at for at, line in enumerate(lines) if line in wanted]
-    starts = {
-        at - offset for at in anchors for offset in range(len(old)) if old[offset] == lines[at]
-    }
-    if not starts:
+    found_at = nearest(old, lines, stated)
+    if found_at is None:
         return [
             f"none of its {len(old)} lines is in the file; it expects, near line {stated + 1}:",
             *(f"  expected: {_shown(line)}" for line in old[:12]),
         ]
-
-    def agreeing(start: int) -> int:
-        return sum(
-            0 <= start + i < len(lines) and lines[start + i] == line for i, line in enumerate(old)
-        )
-
-    best = max(starts, key=lambda start: (agreeing(start), -abs(start - stated)))
-    said = [f"nearest match: line {best + 1}, {agreeing(best)} of {len(old)} lines agree"]
+    best, agreeing = found_at
+    said = [f"nearest match: line {best + 1}, {agreeing} of {len(old)} lines agree"]
     for offset, line in enumerate(old):
         at = best + offset
         there = lines[at] if 0 <= at < len(lines) else None
@@ -174,3 +164,30 @@ def _nearest(hunk: Hunk, lines: list[bytes], stated: int) -> list[str]:
             found = "(end of file)" if there is None else _shown(there)
             said.append(f"line {at + 1} found:    {found}")
     return said[:25]
+
+
+def nearest(wanted: list[bytes], lines: list[bytes], near: int) -> tuple[int, int] | None:
+    """Where `wanted` comes nearest to being in `lines`: index, and lines that agree.
+
+    Blank lines and lone brackets are everywhere, so they count only beside
+    others. Of equal places the one nearest to index `near` is taken.
+    """
+    telling = {line for line in wanted if len(line.strip()) > 3} or set(wanted)
+    starts = {
+        at - offset
+        for at, line in enumerate(lines)
+        if line in telling
+        for offset, other in enumerate(wanted)
+        if other == line
+    }
+    if not starts:
+        return None
+
+    def agreeing(start: int) -> int:
+        return sum(
+            0 <= start + n < len(lines) and lines[start + n] == line
+            for n, line in enumerate(wanted)
+        )
+
+    best = max(starts, key=lambda start: (agreeing(start), -abs(start - near)))
+    return max(best, 0), agreeing(best)

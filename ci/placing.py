@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ci.filediff import FileDiff, Hunk
 from ci.git import Git
+from ci.hunks import nearest
 from ci.objects import Content, show, split_lines
 from ci.verdicts import Clash, HunkVerdict, Near, Outcome
 
@@ -369,29 +370,3 @@ def _clashes(merged: _Merge) -> tuple[Clash, ...]:
 
 def _shown(data: bytes) -> str:
     return "\n".join(show(line.removesuffix(b"\n")) for line in split_lines(data))
-
-
-def nearest(wanted: list[bytes], lines: list[bytes], near: int) -> tuple[int, int] | None:
-    """Where `wanted` comes nearest to being in `lines`: index, and lines that agree.
-
-    Blank lines and lone brackets are everywhere, so they do not count alone.
-    """
-    telling = {line for line in wanted if len(line.strip()) > 3}
-    starts = {
-        at - offset
-        for at, line in enumerate(lines)
-        if line in telling
-        for offset, other in enumerate(wanted)
-        if other == line
-    }
-    if not starts:
-        return None
-
-    def agreeing(start: int) -> int:
-        return sum(
-            0 <= start + n < len(lines) and lines[start + n] == line
-            for n, line in enumerate(wanted)
-        )
-
-    best = max(starts, key=lambda start: (agreeing(start), -abs(start - near)))
-    return max(best, 0), agreeing(best)

@@ -217,7 +217,7 @@ class _Roll:
         for word in (word for word in telling if len(word) >= 8):
             for name in _files_with(self.store, self.new_base.tree, word, path):
                 content = self._read(self.new_base, name)
-                near = placing.nearest(wanted, split_lines(content.data), 0) if content else None
+                near = hunks.nearest(wanted, split_lines(content.data), 0) if content else None
                 if near and (best is None or near[1] > best.agreeing):
                     best = Near(show(name), near[0] + 1, near[1], len(wanted))
         return best

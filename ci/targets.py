@@ -9,19 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ci.archive import members
+from ci.base import ARRIVED, base_commit, fetch_commit, import_tree
 from ci.errors import Fault
 from ci.git import Git
 from ci.layout import Layout
 from ci.pin import Artifact, Pin
 from ci.progress import say
-from ci.sources import (
-    ARRIVED,
-    base_commit,
-    fetch_artifact,
-    fetch_commit,
-    import_tree,
-    sha256_of,
-)
+from ci.sources import fetch_artifact, sha256_of
 
 
 @dataclass(frozen=True)

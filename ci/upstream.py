@@ -20,6 +20,7 @@ from pathlib import Path
 from ci import compose as composing
 from ci import lint, patchfile, prbody, resolutions, targets, worktree
 from ci.apply import open_base
+from ci.base import Kind, import_base
 from ci.closure import subset, topic_closure, topic_named, topic_patches
 from ci.compose import BaseTree, Commit, Planned
 from ci.errors import Fault
@@ -32,7 +33,6 @@ from ci.progress import say
 from ci.rolling import roll
 from ci.runlock import alone
 from ci.series import SeriesFiles, Topic, read_files
-from ci.sources import Kind, import_base
 from ci.trees import changes, file_diffs, read_contents, with_binaries
 
 CATEGORIES = (

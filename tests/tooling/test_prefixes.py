@@ -11,8 +11,9 @@ import pytest
 
 from ci.apply import open_base
 from ci.objects import Content
-from ci.prefixes import Kind, Row, Runner, Trier, as_text, run_all, trials
+from ci.prefixes import Row, as_text, run_all
 from ci.series import Patch, Series, Topic, dump_series, load_series, read_files
+from ci.trials import Kind, Runner, Trier, trials
 from tests.tooling.projects import Project, clone_of, commit, text
 
 PYTHON = {

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ci import download
+from ci.base import Base, Kind, import_base
 from ci.errors import Fault
 from ci.git import Git, Identity
 from ci.layout import Layout
 from ci.pin import Artifact, Pin
-from ci.sources import INDEX, Base, Kind, fetch_artifact, import_base
+from ci.sources import INDEX, fetch_artifact
 from tests.tooling.simpleindex import Index, serving
 
 WHEEL = "vllm-1-cp38-abi3-linux_x86_64.whl"
