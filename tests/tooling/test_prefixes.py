@@ -52,7 +52,7 @@ def _rows(project: Project, kind: Kind) -> list[Row]:
     store, base = open_base(project.layout, None)
     folder = project.layout.build / "prefixes" / "tree"
     path = f"{folder}{os.pathsep}{SUPPORT}"
-    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     runner = Runner(Path(sys.executable), env, options=("-c", os.devnull, "--rootdir=."))
     files = read_files(project.layout)
     trier = Trier(project.layout, store, base, files, runner)
