@@ -126,6 +126,23 @@ def test_prompt_embeds_go_with_their_request():
     assert batch.req_prompt_embeds == {}
 
 
+def test_penalties_see_no_ids_of_another_request():
+    """An embedded prompt has no token ids, whatever the row held before."""
+    batch = make_batch()
+    before = make_request("a", 6)
+    add(batch, before)
+    batch.remove_request("a")
+    embeds = torch.ones(4, 2)
+    add(batch, make_request("b", prompt_embeds=embeds, num_prompt=4))
+    other = make_request("c", 5, repetition_penalty=1.5)
+    add(batch, other)
+    batch.condense()
+    batch.refresh_metadata()
+    prompt_token_ids = batch.sampling_metadata.prompt_token_ids
+    assert prompt_token_ids is not None
+    assert prompt_token_ids.tolist() == [[VOCAB_SIZE] * 5, other.prompt_token_ids]
+
+
 @pytest.mark.parametrize("move", ["condense", "swap"])
 def test_pooling_flag_moves_with_its_request(move: str):
     """A pooler that needs the prompt's token ids gets them after a move."""
