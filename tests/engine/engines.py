@@ -96,7 +96,7 @@ class Engine:
         }
         self.llm = LLM(**options)
         scheduled_async = self.llm.llm_engine.vllm_config.scheduler_config.async_scheduling
-        assert scheduled_async == (mode == GPU_ASYNC)
+        assert scheduled_async == arguments.get("async_scheduling", mode == GPU_ASYNC)
         self.steps = self.row_steps = 0
         self._count_steps()
 
@@ -141,6 +141,7 @@ class Engine:
         counts, steps, rows = self.counts(), self.steps, self.row_steps
         preempted = int(self.metric("num_preemptions"))
         outputs = self.llm.generate(list(prompts), params, use_tqdm=False, **options)
+        TIMELINE.everything()
         if TIMELINE.faults:
             raise OrderFault("; ".join(TIMELINE.faults))
         return Run(

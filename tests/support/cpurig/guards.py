@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 
@@ -47,6 +48,15 @@ def let_interpreter_take_bools() -> None:
         return plain(arg)
 
     interpreter._implicit_cvt = convert
+
+
+@functools.cache
+def skip_interpreted_overflow_checks() -> None:
+    """They double the time of a kernel; kernels' own tests keep them."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from cpurig import copies, guards
 guards.require_environment()
 guards.let_pin_memory_pass()
 guards.let_interpreter_take_bools()
+guards.skip_interpreted_overflow_checks()
 copies.replace_stream_types()
 copies.hook_tensor_copies()
 copies.hook_host_reads()

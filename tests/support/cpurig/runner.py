@@ -13,6 +13,14 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from cpurig.copies import mark_device
 
 
+def _mark_tensors_of(owner: object, depth: int = 2) -> None:
+    """Mark the tensors that an object keeps, and those of what it keeps."""
+    for value in list(getattr(owner, "__dict__", {}).values()):
+        mark_device(value)
+        if depth > 1 and type(value).__module__.startswith("vllm.v1.spec_decode"):
+            _mark_tensors_of(value, depth - 1)
+
+
 class RigModelRunner(CPUModelRunner):
     """CPUModelRunner refuses speculation and folds each buffer pair into one.
 
@@ -27,6 +35,12 @@ class RigModelRunner(CPUModelRunner):
         for value in vars(self).values():
             if isinstance(value, CpuGpuBuffer):
                 mark_device(value.gpu)
+
+    def initialize_kv_cache(self, kv_cache_config) -> None:
+        super().initialize_kv_cache(kv_cache_config)
+        for table in self.input_batch.block_table.block_tables:
+            mark_device([v.gpu for v in vars(table).values() if isinstance(v, CpuGpuBuffer)])
+        _mark_tensors_of(getattr(self, "drafter", None))
 
     load_model = GPUModelRunner.load_model
     get_model = GPUModelRunner.get_model

@@ -49,6 +49,14 @@ class _Pending:
     stream: int
     seq: int
     run: Callable[[], None]
+    # Set where only a wait of this host thread counts: what a stream or another
+    # thread has waited for says nothing about when this one goes on.
+    thread: int | None = None
+
+    def over(self, marks: Marks, waiter: int | None) -> bool:
+        """Whether a wait for `marks` by a thread (None: by a stream) ends this work."""
+        mine = self.thread in (None, waiter)
+        return mine and self.seq <= marks.get(self.stream, 0)
 
 
 class Timeline:
@@ -87,19 +95,22 @@ class Timeline:
         self.faults.append(message)
         raise OrderFault(message)
 
-    def issue(self, stream: Stream, run: Callable[[], None]) -> None:
+    def issue(
+        self, stream: Stream, run: Callable[[], None], thread: int | None = None
+    ) -> None:
         """Put work on `stream` that is run when someone has waited for it."""
         with self.lock:
             stream.seq += 1
-            self.pending.append(_Pending(stream.id, stream.seq, run))
+            self.pending.append(_Pending(stream.id, stream.seq, run, thread))
             if len(self.pending) > MAX_PENDING:
                 with torch.inference_mode():
                     self.pending.pop(0).run()
 
-    def learn(self, marks: Marks) -> None:
+    def learn(self, marks: Marks, by_stream: bool = False) -> None:
         """The host or a stream knows that the work up to `marks` is over."""
+        waiter = None if by_stream else threading.get_ident()
         with self.lock:
-            due = [p for p in self.pending if p.seq <= marks.get(p.stream, 0)]
+            due = [p for p in self.pending if p.over(marks, waiter)]
             if not due:
                 return
             self.pending = [p for p in self.pending if p not in due]
@@ -138,7 +149,7 @@ class Stream:
         for stream, seq in marks.items():
             self.knows[stream] = max(self.knows.get(stream, 0), seq)
         self.ordered = True
-        self._timeline.learn(marks)
+        self._timeline.learn(marks, by_stream=True)
 
     def wait_stream(self, other: Stream) -> None:
         # Work of a default stream is done at once: its clock needs no learning,
@@ -274,7 +285,7 @@ def watched_source(src: torch.Tensor, what: str) -> None:
             TIMELINE.fault(f"the host changed {what} while its copy was under way")
 
     TIMELINE.note("copy", stream.id, what)
-    TIMELINE.issue(stream, check)
+    TIMELINE.issue(stream, check, threading.get_ident())
 
 
 _plain_copy = torch.Tensor.copy_
