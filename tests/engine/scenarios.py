@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cpurig.models.ours import ADAPTERS, TINY_GEMMA
+
 VOCABULARY = range(10, 500)
 
 
@@ -54,6 +56,8 @@ class Scenario:
     engine: str = "plain"
     # Compared besides the tokens.
     also: Callable[[Any], Any] = field(default=lambda output: None)
+    # More arguments for generate().
+    options: Callable[[], dict[str, Any]] = dict
 
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -68,6 +72,13 @@ ENGINES: dict[str, dict[str, Any]] = {
         "max_model_len": 256,
         "scheduling_policy": "priority",
     },
+    "LoRA, guidance": {
+        "enable_lora": True,
+        "max_loras": 2,
+        "max_lora_rank": 8,
+        "structured_outputs_config": {"backend": "guidance"},
+    },
+    "full and sliding window layers": {"model": TINY_GEMMA, "max_num_batched_tokens": 96},
     "128 positions, k=5, n 1..3": {
         "max_model_len": 128,
         "speculation": {
@@ -93,6 +104,44 @@ def _logprobs(output: Any) -> Any:
         ]
 
     return flat(output.outputs[0].logprobs), flat(output.prompt_logprobs)
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"enum": [1, 2]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def _grammars() -> list[Any]:
+    """Requests with a grammar between requests without."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"regex": "(ab|cd){2,9}"},
+        {},
+        {"json": PERSON},
+        {"choice": ["yes, yes, yes", "no, no"]},
+        {"regex": r"([0-9]{3}-){4}"},
+    ]
+    made = []
+    for i in range(12):
+        kind = kinds[i % len(kinds)]
+        constraint = StructuredOutputsParams(**kind) if kind else None
+        made.append(greedy(structured_outputs=constraint, ignore_eos=not kind))
+    return made
+
+
+def _adapters() -> dict[str, Any]:
+    from huggingface_hub import snapshot_download
+    from vllm.lora.request import LoRARequest
+
+    requests = [
+        LoRARequest(name, i, snapshot_download(name)) for i, name in enumerate(ADAPTERS, 1)
+    ]
+    return {"lora_request": [[None, *requests][i % 3] for i in range(12)]}
 
 
 def _ending(output: Any) -> Any:
@@ -201,6 +250,25 @@ SCENARIOS = [
         "preemption",
         lambda: (mixed(10, 14, longest=60), greedy(max_tokens=80)),
         engine="18 KV blocks",
+        options=lambda: {"priority": [(7 * i) % 5 for i in range(14)]},
+    ),
+    Scenario("grammars beside free requests", lambda: (mixed(12, 12), _grammars()), also=_ending),
+    Scenario(
+        "grammars, guidance",
+        lambda: (mixed(13, 12), _grammars()),
+        engine="LoRA, guidance",
+        also=_ending,
+    ),
+    Scenario(
+        "two adapters and none",
+        lambda: ([loop(70 + i // 3, 5, 30) for i in range(12)], greedy()),
+        engine="LoRA, guidance",
+        options=_adapters,
+    ),
+    Scenario(
+        "windows of 64 in texts of 150",
+        lambda: (mixed(14, 10, longest=150), greedy()),
+        engine="full and sliding window layers",
     ),
     Scenario(
         "at max_model_len",

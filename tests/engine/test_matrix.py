@@ -22,7 +22,7 @@ def results(request) -> Results:
         with engine(mode, **ENGINES[request.param]) as started:
             for scenario in mine:
                 prompts, params = scenario.make()
-                made[scenario.name, mode] = started.run(prompts, params)
+                made[scenario.name, mode] = started.run(prompts, params, **scenario.options())
     return made
 
 

@@ -51,7 +51,9 @@ def write_weights(
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if gain != 1.0 and parameter.dim() >= 2:
+            # Loud tied embeddings would make every token call for itself.
+            tied = config.tie_word_embeddings and "embed_tokens" in name
+            if gain != 1.0 and parameter.dim() >= 2 and not tied:
                 parameter.mul_(gain)
             if name == "lm_head.weight" and loud_tokens:
                 parameter[loud_tokens] *= 3

@@ -43,6 +43,7 @@ def write_tiny_gemma(home: Path) -> None:
         num_key_value_heads=1,
         head_dim=32,
         query_pre_attn_scalar=32,
+        hidden_act="gelu_pytorch_tanh",
         sliding_window=64,
         max_position_embeddings=4096,
         bos_token_id=0,
@@ -51,7 +52,7 @@ def write_tiny_gemma(home: Path) -> None:
         dtype="float32",
         tie_word_embeddings=True,
     )
-    write_weights(folder, config, seed=6, gain=4.0)
+    write_weights(folder, config, seed=6, gain=6.0)
     folder.write_config(config)
     folder.write_tokenizer(llama_tokenizer())
     folder.write_json("generation_config.json", {"bos_token_id": 0, "eos_token_id": 1})
