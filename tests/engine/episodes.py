@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random episodes on the real scheduler and model runner, thousands of steps a minute.
+
+The model is replaced by a table: the next token depends on the last one, and in
+places on the position. So every request's right answer is known without a second
+run, and a step costs what the engine itself costs. The greedy rejection kernel is
+replaced by the same rule in torch (interpreted, it would be most of the time; the
+matrix runs the kernel itself).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample import rejection_sampler
+
+from engines import Engine
+
+LOW, HIGH = 3, 60  # the token ids that the table knows
+ODD = 13  # every position that this divides takes another way
+
+
+def next_token(token: Any, position: Any) -> Any:
+    """The table, for integers and tensors: short loops, left where ODD divides."""
+    stay = LOW + (token * 7 + 3) % 11
+    leave = LOW + (token * 5 + position) % (HIGH - LOW)
+    return stay + (position % ODD == 0) * (leave - stay)
+
+
+def continuation(prompt: list[int], count: int) -> list[int]:
+    """The right output of a request."""
+    history = list(prompt)
+    for _ in range(count):
+        history.append(next_token(history[-1], len(history) - 1))
+    return history[len(prompt) :]
+
+
+class TableModel(torch.nn.Module):
+    """Takes the place of the runner's model."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+
+    def forward(self, input_ids, positions, **_rest) -> torch.Tensor:
+        # An id outside the vocabulary would be an index error in an embedding.
+        assert bool(((input_ids >= 0) & (input_ids < self.vocabulary)).all())
+        return next_token(input_ids.long(), positions).unsqueeze(1)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(hidden[:, 0], self.vocabulary).float()
+
+
+class GreedyRule:
+    """rejection_greedy_sample_kernel, without the interpreter."""
+
+    def __getitem__(self, _grid):
+        return self.launch
+
+    @staticmethod
+    def launch(output, cumulative, drafts, argmax, bonus, is_greedy, _max_spec_len) -> None:
+        assert is_greedy is None or bool(is_greedy.all())
+        start = 0
+        for row, end in enumerate(cumulative.tolist()):
+            right = argmax[start:end].to(output.dtype)
+            wrong = (drafts[start:end] != right).nonzero()
+            if len(wrong):
+                taken = int(wrong[0]) + 1
+                output[row, :taken] = right[:taken]
+            else:
+                output[row, : end - start] = right
+                output[row, end - start] = bonus[row, 0]
+            start = end
+
+
+def with_table_model(engine: Engine, patch: Any) -> Engine:
+    """Put the table and the rule into a running engine."""
+    runner = engine.runner
+    runner.model = TableModel(runner.model_config.get_vocab_size())
+    patch.setattr(rejection_sampler, "rejection_greedy_sample_kernel", GreedyRule())
+    return engine
+
+
+@dataclass
+class Live:
+    """A request that the episode has sent."""
+
+    prompt: list[int]
+    max_tokens: int
+    stops: set[int]
+    output: list[int]
+    finished: bool = False
+    aborted: bool = False
+
+
+class Episode:
+    """200 steps of arrivals, aborts and limits, then a look at everything."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine, self.random, self.seed = engine, random.Random(seed), seed
+        self.core = engine.llm.llm_engine
+        self.requests: dict[str, Live] = {}
+        self.max_model_len = engine.runner.max_model_len
+        self.busy = self.random.choice([0.1, 0.4, 0.8])
+        self.aborts = self.random.choice([0.0, 0.02, 0.1])
+
+    def _arrive(self) -> None:
+        pick = self.random
+        longest = self.max_model_len - 1
+        length = min(longest, pick.choice([1, 2, 5, 17, 40, pick.randint(1, longest)]))
+        prompt = pick.choices(range(LOW, HIGH), k=length)
+        if pick.random() < 0.5:  # a text that repeats itself
+            period = pick.randint(1, 6)
+            prompt = (prompt[:period] * length)[:length]
+        known = [r.prompt for r in self.requests.values()]
+        if known and pick.random() < 0.3:  # a prefix that may be cached
+            prompt = (pick.choice(known) + prompt)[:longest]
+        live = Live(
+            prompt,
+            max_tokens=pick.choice([1, 2, 3, 10, 40, 500]),
+            stops=set(pick.sample(range(LOW, HIGH), pick.choice([0, 0, 2]))),
+            output=[],
+        )
+        name = f"{self.seed}-{len(self.requests)}"
+        self.requests[name] = live
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=live.max_tokens,
+            ignore_eos=True,
+            stop_token_ids=sorted(live.stops),
+            detokenize=False,
+        )
+        self.core.add_request(
+            name, {"prompt_token_ids": prompt}, params, priority=pick.randint(0, 3)
+        )
+
+    def _step(self) -> None:
+        for output in self.core.step():
+            live = self.requests[output.request_id]
+            live.output = list(output.outputs[0].token_ids)
+            live.finished = output.finished
+
+    def run(self, steps: int = 200) -> None:
+        for _ in range(steps):
+            if self.random.random() < self.busy and self.core.get_num_unfinished_requests() < 24:
+                self._arrive()
+            running = [n for n, r in self.requests.items() if not (r.finished or r.aborted)]
+            if running and self.random.random() < self.aborts:
+                name = self.random.choice(running)
+                self.core.abort_request([name])
+                self.requests[name].aborted = True
+            if self.core.has_unfinished_requests():
+                self._step()
+        self.check_outputs()
+        self.check_buffer()
+        self.drain()
+
+    def drain(self) -> None:
+        """Let what is left come to its end, and leave the engine empty."""
+        for name, live in self.requests.items():
+            if not live.finished and self.random.random() < 0.5:
+                self.core.abort_request([name])
+                live.aborted = True
+        while self.core.has_unfinished_requests():
+            self._step()
+        self.check_outputs()
+        assert not self.engine.scheduler.requests
+
+    def check_outputs(self) -> None:
+        for name, live in self.requests.items():
+            expected = continuation(live.prompt, len(live.output))
+            assert live.output == expected, (name, live.output, expected)
+            if not live.finished or live.aborted:
+                continue
+            ended = (
+                len(live.output) == live.max_tokens
+                or live.output[-1] in live.stops
+                or len(live.prompt) + len(live.output) == self.max_model_len
+            )
+            assert ended and not set(live.output[:-1]) & live.stops, name
+
+    def check_buffer(self) -> None:
+        """The token beside each KV slot is the history's token at that position."""
+        runner, scheduler = self.engine.runner, self.engine.scheduler
+        buffer = runner.drafter.token_buffer
+        table = runner.input_batch.block_table[buffer.kv_cache_gid].get_numpy_array()
+        for name, row in runner.input_batch.req_id_to_index.items():
+            request = scheduler.requests.get(name)
+            if request is None or request.num_computed_tokens == 0:
+                continue
+            # The last token has no slot before the next step.
+            known = min(request.num_computed_tokens, request.num_tokens - 1)
+            slots = [
+                int(table[row, p // buffer.block_size]) * buffer.block_size + p % buffer.block_size
+                for p in range(known)
+            ]
+            assert buffer.tokens[slots].tolist() == list(request.all_token_ids[:known]), name
