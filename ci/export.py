@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ci import compose as composing
+from ci import filediff
 from ci.compose import BaseTree, Composed
 from ci.errors import Fault
 from ci.filediff import FileDiff
 from ci.git import Git
 from ci.messages import Message, problems
-from ci.objects import REGULAR, Content, is_binary, show
+from ci.objects import NULL_ID, REGULAR, Content, is_binary, show
 from ci.patchfile import AUTHOR, PatchFile, file_name, render
 from ci.series import Patch, Series, SeriesFiles, Topic, is_unsafe
-from ci.trees import Entry, file_diffs, read_contents, with_binaries
+from ci.trees import Entry, file_diffs, may_be_binary, read_objects
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def export(git: Git, base: Mapping[bytes, Entry], steps: Sequence[Step]) -> Seri
             nothing, or has a message that would not survive.
     """
     all_diffs = file_diffs(git, [(step.before, step.after) for step in steps])
+    blobs = _needed(git, base, all_diffs)
     patches: list[Patch] = []
     written: dict[str, bytes] = {}
     overlay: dict[str, Content] = {}
@@ -55,8 +57,8 @@ def export(git: Git, base: Mapping[bytes, Entry], steps: Sequence[Step]) -> Seri
     for index, (step, diffs) in enumerate(zip(steps, all_diffs, strict=True)):
         name = file_name(index + 1, step.message.subject)
         _check_message(step, name)
-        upstream = with_binaries(git, [diff for diff in diffs if diff.path in base])
-        added = _added(git, [diff for diff in diffs if diff.path not in base], name, overlay)
+        upstream = [_whole(diff, blobs) for diff in diffs if diff.path in base]
+        added = _added([diff for diff in diffs if diff.path not in base], name, overlay, blobs)
         if not upstream and not added:
             raise Fault(
                 f"the patch `{step.message.subject}` changes nothing",
@@ -77,6 +79,24 @@ def export(git: Git, base: Mapping[bytes, Entry], steps: Sequence[Step]) -> Seri
     return SeriesFiles(Series((), tuple(patches)), written, overlay)
 
 
+def _needed(
+    git: Git, base: Mapping[bytes, Entry], all_diffs: Sequence[Sequence[FileDiff]]
+) -> dict[str, bytes]:
+    """The bytes of new files, and of those that may be binary; all read at once."""
+    ids = set()
+    for diff in (diff for diffs in all_diffs for diff in diffs):
+        if diff.path not in base or may_be_binary(diff):
+            ids |= {diff.old_id, diff.new_id}
+    found = read_objects(git, sorted(ids - {NULL_ID, ""}))
+    return {**found, NULL_ID: b""}
+
+
+def _whole(diff: FileDiff, blobs: Mapping[str, bytes]) -> FileDiff:
+    if not may_be_binary(diff):
+        return diff
+    return filediff.as_binary(diff, blobs[diff.old_id], blobs[diff.new_id])
+
+
 def _check_message(step: Step, name: str) -> None:
     bad = problems(step.message)
     if bad:
@@ -84,10 +104,13 @@ def _check_message(step: Step, name: str) -> None:
 
 
 def _added(
-    git: Git, diffs: Sequence[FileDiff], name: str, owned: Mapping[str, Content]
+    diffs: Sequence[FileDiff],
+    name: str,
+    owned: Mapping[str, Content],
+    blobs: Mapping[str, bytes],
 ) -> dict[str, Content]:
     """The overlay files of one step."""
-    entries = {}
+    added = {}
     for diff in diffs:
         path = _utf8(diff.path, name)
         if not diff.is_new or path in owned:
@@ -96,9 +119,8 @@ def _added(
                 todo="make the change in the patch that adds the file (git rebase --autosquash)",
             )
         assert diff.new_mode is not None
-        entries[path] = Entry(diff.new_mode, diff.new_id)
-    contents = read_contents(git, entries.values())
-    return {path: contents[entry] for path, entry in entries.items()}
+        added[path] = Content(diff.new_mode, blobs[diff.new_id])
+    return added
 
 
 def _utf8(path: bytes, name: str) -> str:

@@ -109,7 +109,7 @@ def _edits(view: Git, old: str, new: str) -> list[Edit]:
     return [Edit(one.path, content(one.old), content(one.new)) for one in raw]
 
 
-def _draft(planned: Sequence[Planned], composed: Composed, store: Git) -> Draft:
+def draft_of(planned: Sequence[Planned], composed: Composed, store: Git) -> Draft:
     """The series as it is."""
     base = composed.base.entries
     touched = {p for one in planned for p in one.changes if p in base}
@@ -261,7 +261,7 @@ def _kept(draft: Draft, drop_empty: bool) -> list[int]:
     return [i for i in range(len(draft.patches)) if i in full]
 
 
-def _series_of(
+def series_of(
     store: Git, base: BaseTree, draft: Draft, topics: Sequence[Topic], drop_empty: bool
 ) -> tuple[SeriesFiles, Composed]:
     """Compose the draft, export it, and compose what was exported."""
@@ -329,7 +329,7 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
     composed = composing.compose(store, base, files, planned)
     tree = WorkTree.of(layout)
     state = _ready(tree, store, composed)
-    draft = _draft(planned, composed, store)
+    draft = draft_of(planned, composed, store)
     now = _take_all(draft, tree, state, composed, files.series, args)
     routed = _told(draft)
     if not draft.routed and not _remarked(draft, planned):
@@ -338,7 +338,7 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
         raise _homeless(draft)
     if draft.homeless:
         return Refreshed(routed, ())
-    new, again = _series_of(store, base, draft, files.series.topics, args.drop_empty)
+    new, again = series_of(store, base, draft, files.series.topics, args.drop_empty)
     if again.tree != now:
         raise AssertionError("the new series does not give the files of the work tree")
     if args.dry_run:

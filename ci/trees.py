@@ -135,10 +135,15 @@ def file_diffs(git: Git, pairs: Sequence[tuple[str, str]]) -> list[tuple[FileDif
     return [found.get(pair, ()) for pair in pairs]
 
 
+def may_be_binary(diff: FileDiff) -> bool:
+    """Whether a change that is shown as lines has a byte that text has not."""
+    return any(b"\0" in line for hunk in diff.hunks for line in hunk.lines)
+
+
 def with_binaries(git: Git, diffs: Iterable[FileDiff]) -> list[FileDiff]:
     """The same changes, with whole bytes in place of lines in binary files."""
     listed = list(diffs)
-    suspects = [d for d in listed if any(b"\0" in line for h in d.hunks for line in h.lines)]
+    suspects = [diff for diff in listed if may_be_binary(diff)]
     ids = {oid for d in suspects for oid in (d.old_id, d.new_id) if oid != NULL_ID}
     blobs = {**read_objects(git, ids), NULL_ID: b""}
     return [

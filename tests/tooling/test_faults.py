@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ci import checkpoints, files
+from ci import git as sealed
 from ci.checkout import Dirty
 from ci.errors import Fault
 from ci.layout import Layout
@@ -288,17 +290,55 @@ def test_an_error_takes_everything_back(
     assert project.refresh().written == ()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("folder", ["patches", "overlay/vllm"])
-def test_a_read_only_folder(project: Project, folder: str) -> None:
+def _as_nobody(work: Callable[[], object]) -> bool:
+    """Do `work` as a user whom permissions hold back; whether it failed with an OSError."""
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            sealed._empty_home.cache_clear()
+            work()
+            status = 0
+        except OSError:
+            status = 1
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status < 2
+    return status == 1
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can get to."""
+    where = Path(tempfile.mkdtemp(prefix="series-"))
+    where.chmod(0o755)
+    yield where
+    for path in where.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    shutil.rmtree(where)
+
+
+@pytest.mark.parametrize("folder", ["patches", "overlay/vllm", "build"])
+def test_a_read_only_folder(project: Project, open_folder: Path, folder: str) -> None:
     _edit(project)
-    old = project.series()
-    (project.root / folder).chmod(0o555)
-    with pytest.raises(OSError):
-        project.refresh()
-    (project.root / folder).chmod(0o755)
-    assert project.series() == old
-    project.refresh()
+    one = project.copy(open_folder / "project")
+    old, edited = one.series(), one.files()
+    if os.geteuid() == 0:
+        for path in (one.root, *one.root.rglob("*")):
+            os.lchown(path, 65534, 65534)
+    (one.root / folder).chmod(0o555)
+    assert _as_nobody(one.refresh)
+    assert one.series() == old
+    assert one.files() == edited
+    (one.root / folder).chmod(0o755)
+    assert not _as_nobody(one.refresh)
+    assert one.series() != old
+    assert one.files() == edited
 
 
 # -- two runs at once -----------------------------------------------------------------
