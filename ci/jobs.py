@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from ci.errors import Fault
@@ -110,6 +112,8 @@ def run_all(
     running: list[_Running] = []
     done: dict[str, Outcome] = {}
     beat = time.monotonic()
+    # Each job leads a process group of its own: asked to end, end them too.
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -126,7 +130,12 @@ def run_all(
     finally:
         for one in running:
             _end(one)
+        signal.signal(signal.SIGTERM, before)
     return [done[job.name] for job in jobs]
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _start(job: Job, folder: Path, live: bool) -> _Running:
@@ -164,11 +173,11 @@ def _has_ended(one: _Running) -> bool:
 def _end(one: _Running) -> None:
     """End a job with all that it started."""
     if one.process.poll() is None:
-        os.killpg(one.process.pid, 15)
+        os.killpg(one.process.pid, signal.SIGTERM)
         try:
             one.process.wait(10)
         except subprocess.TimeoutExpired:
-            os.killpg(one.process.pid, 9)
+            os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci import bootstrap, build, environments, gate, jobs, testbed, wheel
+from ci.changedtests import series_tests
 from ci.current import Source, current
 from ci.environments import Environment, Recipe
 from ci.errors import Fault
@@ -212,24 +213,6 @@ def _overlay_job(bed: Bed, wanted: Wanted) -> Job:
     seams = () if wanted.gpu else ("-p", "upstream.seams")
     words = (*_PYTEST, *seams, *files, *wanted.rest)
     return Job("overlay", bed.environment.python, words, folder, env, vllm=_site(bed))
-
-
-def series_tests(source: Source) -> tuple[str, ...]:
-    """Test files that the series adds or changes."""
-    out = source.git.run(
-        "diff-tree",
-        "-r",
-        "-z",
-        "--name-only",
-        "--no-renames",
-        "--diff-filter=AM",
-        source.pin.base_tree,
-        source.tree,
-        "--",
-        "tests",
-    )
-    paths = [path.decode("utf-8", "surrogateescape") for path in out.split(b"\0") if path]
-    return tuple(path for path in paths if Path(path).name.startswith("test_"))
 
 
 def _engine_job(bed: Bed, wanted: Wanted) -> Job:
