@@ -5,7 +5,8 @@ Installing this package makes vLLM choose :class:`cpurig.platform.RigPlatform`
 (entry point group ``vllm.platform_plugins``). No file of vLLM is changed. The
 environment must hold ``TRITON_INTERPRET=1`` and an empty
 ``CUDA_VISIBLE_DEVICES`` before the first import of Triton; ``CPURIG=0`` turns
-the plugin off where it is installed.
+the plugin off where it is installed, and so does ``TRITON_INTERPRET=0`` (a
+process in which Triton is to compile cannot use it).
 """
 
 import os
@@ -13,6 +14,6 @@ import os
 
 def platform_class() -> str | None:
     """Answer vLLM's question for a platform; None leaves the choice to vLLM."""
-    if os.environ.get("CPURIG", "1") == "0":
+    if "0" in (os.environ.get("CPURIG"), os.environ.get("TRITON_INTERPRET")):
         return None
     return "cpurig.platform.RigPlatform"
