@@ -97,18 +97,20 @@ def measure_arrays(
 ) -> dict[str, float]:
     """Median time in microseconds of the loop and of the writer.
 
-    They run in turn, a block of steps each, on arrays of their own. With
-    --cold, memory is swept before each step, as by the rest of a real one.
+    They run in turn, a block of steps each, on arrays of their own. What
+    happens between two steps is --between: "nothing", "inputs" are made anew
+    (as in the runner), or memory is swept until the caches hold nothing else
+    ("sweep").
     """
     from vllm.v1.worker.token_writer import TokenWriter
 
     writer = TokenWriter(num_rows, args.max_model_len)
     rng = np.random.default_rng(0)
-    steps = [make_sampled(rng, num_rows, fraction, max_tokens) for _ in range(32)]
+    steps = [make_sampled(rng, num_rows, fraction, max_tokens) for _ in range(64)]
     lengths = rng.integers(args.max_model_len // 4, args.max_model_len // 2, num_rows)
     vocab_size = VOCAB_SIZE if max_tokens > 1 else None
     batches = [make_arrays(num_rows, args.max_model_len) for _ in range(2)]
-    sweep = np.zeros(64 << 20 if args.cold else 0, dtype=np.int8)
+    memory = np.zeros(64 << 20 if args.between == "sweep" else 0, dtype=np.int8)
 
     def run_loop(sampled, discard, lists) -> None:
         append_in_loop(batches[0], lists)
@@ -120,16 +122,21 @@ def measure_arrays(
     for _ in range(args.num_blocks):
         for run, batch, taken in zip((run_loop, run_writer), batches, times):
             batch.num_tokens_no_spec[:] = lengths
-            for step in steps:
-                sweep += 1
+            for i, (sampled, discard, lists) in enumerate(steps):
+                if args.between != "nothing":
+                    sampled = sampled.copy()
+                    lists = [token_ids.copy() for token_ids in lists]
+                    memory += 1
                 start = time.perf_counter_ns()
-                run(*step)
-                taken.append(time.perf_counter_ns() - start)
+                run(sampled, discard, lists)
+                end = time.perf_counter_ns()
+                # The first steps of a block warm up.
+                if i >= 16:
+                    taken.append(end - start)
 
     for name in ("token_ids_cpu", "is_token_ids", "num_tokens_no_spec"):
         np.testing.assert_array_equal(*(getattr(batch, name) for batch in batches))
-    # The first block warms up.
-    loop_us, new_us = (statistics.median(t[len(steps) :]) / 1e3 for t in times)
+    loop_us, new_us = (statistics.median(taken) / 1e3 for taken in times)
     return {
         "rows": num_rows,
         "fraction": fraction,
@@ -294,10 +301,13 @@ def invoke_main() -> None:
     )
     parser.add_argument("--max-model-len", type=int, default=32768)
     parser.add_argument(
-        "--num-blocks", type=int, default=8, help="Blocks of 32 steps for each"
+        "--num-blocks", type=int, default=8, help="Blocks of 64 steps for each"
     )
     parser.add_argument(
-        "--cold", action="store_true", help="Empty the CPU caches before each step"
+        "--between",
+        choices=["nothing", "inputs", "sweep"],
+        default="inputs",
+        help="What happens between two steps",
     )
     parser.add_argument(
         "--runner", action="store_true", help="Measure the runner's whole method"

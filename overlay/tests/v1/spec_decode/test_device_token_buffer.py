@@ -3,7 +3,6 @@
 """Token ids beside the KV slots: contents, memory, and which group they follow."""
 
 import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +128,7 @@ def test_seed(use_triton):
     assert torch.equal(buffer.tokens.cpu(), expected)
 
 
-CASES: list[dict[str, Any]] = [
+CASES = [
     dict(),
     dict(block_size=8, kernel_block_size=2, num_blocks=24),
     dict(block_size=6, kernel_block_size=6, num_blocks=30),

@@ -141,7 +141,7 @@ def test_kernel_long_histories(block_size):
     """The tiles and splits that serving uses."""
     rng = np.random.default_rng(block_size)
     step = random_step(
-        rng, num_rows=3, max_model_len=4000, block_size=block_size, device=DEVICE
+        rng, num_rows=2, max_model_len=2600, block_size=block_size, device=DEVICE
     )
     check_result(step, run_lookup(step, use_triton=True))
 
@@ -210,7 +210,6 @@ def test_rows_without_tokens(use_triton):
     """Rows that pad a batch: no length, nothing sampled, block id -1."""
     step = one_row([1, 2, 1, 2, 1])
     step.seq_lens[:] = 0
-    assert step.cu_num_draft_tokens is not None
     step.cu_num_draft_tokens[:] = 0
     step.sampled_token_ids[:] = -1
     step.block_table[:] = -1
@@ -246,7 +245,7 @@ def test_drafts_stay_in_the_vocabulary(use_triton, garbage):
 @implementations
 def test_same_result_every_time(use_triton, small_tiles):
     """All tensor-parallel ranks must propose the same drafts."""
-    step = random_step(np.random.default_rng(5), 16, device=DEVICE)
+    step = random_step(np.random.default_rng(5), 8, device=DEVICE)
     results = [run_lookup(step, use_triton) for _ in range(3 if INTERPRETED else 50)]
     for other in results[1:]:
         for a, b in zip(vars(results[0]).values(), vars(other).values()):

@@ -26,7 +26,9 @@ def test_options_are_those_of_ngram(model_config):
     assert (config.prompt_lookup_min, config.prompt_lookup_max) == (2, 4)
     assert config.num_speculative_tokens == 3
     assert config.draft_model_config is model_config
-    assert "ngram_gpu" in repr(config)
+    assert repr(config) == (
+        "SpeculativeConfig(method='ngram_gpu', model=None, num_spec_tokens=3)"
+    )
 
 
 @pytest.mark.parametrize(

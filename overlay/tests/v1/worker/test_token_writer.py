@@ -37,8 +37,7 @@ class Batch:
     req_ids: list[str] = field(default_factory=list)
 
     def copy(self) -> "Batch":
-        state = {name: getattr(self, name).copy() for name in STATE}
-        return Batch(**state, req_ids=self.req_ids)
+        return Batch(*(getattr(self, name).copy() for name in STATE), self.req_ids)
 
 
 def make_batch(
@@ -194,13 +193,14 @@ def test_row_filled_to_the_end(make_writer):
     assert batch.num_tokens_no_spec.tolist() == [MAX_MODEL_LEN, MAX_MODEL_LEN - 1, 46]
 
 
-def test_limit_is_the_row_if_shorter(make_writer):
-    writer = make_writer(2, MAX_MODEL_LEN + 10)
-    batch = make_batch(np.random.default_rng(0), 2, 1)
-    batch.num_tokens_no_spec[0] = MAX_MODEL_LEN
+@pytest.mark.parametrize("num_rows", [1, 8])
+def test_limit_is_the_row_if_shorter(make_writer, num_rows: int):
+    writer = make_writer(num_rows, MAX_MODEL_LEN + 10)
+    batch = make_batch(np.random.default_rng(0), num_rows, 1)
+    batch.num_tokens_no_spec[num_rows - 1] = MAX_MODEL_LEN
     before = batch.copy()
-    with pytest.raises(AssertionError, match="req-0"):
-        writer.append_placeholders(batch, 1, np.zeros(2, dtype=bool))
+    with pytest.raises(AssertionError, match=f"req-{num_rows - 1}"):
+        writer.append_placeholders(batch, num_rows, np.zeros(num_rows, dtype=bool))
     assert_same(batch, before)
 
 

@@ -70,13 +70,15 @@ def _histories(
 
     What stands behind a row's end is arbitrary.
     """
-    pos = torch.arange(max_seq_len, device=tokens.device)
-    blocks = block_table[:, pos // block_size].long()
-    slots = blocks * block_size + pos % block_size
+    num_rows, num_cols = sampled.shape
+    num_blocks = min(-(-max_seq_len // block_size), block_table.shape[1])
     # Entries behind a row's end may hold anything.
-    slots.clamp_(0, tokens.shape[0] - 1)
-    num_cols = sampled.shape[1]
-    history = torch.nn.functional.pad(tokens[slots], (0, num_cols))
+    last_block = (tokens.shape[0] - 1) // block_size
+    blocks = block_table[:, :num_blocks].clamp(0, last_block)
+    offsets = torch.arange(block_size, dtype=torch.int32, device=tokens.device)
+    slots = blocks[:, :, None] * block_size + offsets
+    history = tokens.index_select(0, slots.view(-1)).view(num_rows, -1)
+    history = torch.nn.functional.pad(history[:, :max_seq_len], (0, num_cols))
     # The tokens just sampled have no slot yet.
     cols = base_lens[:, None] + torch.arange(num_cols, device=tokens.device)
     return history.scatter_(1, cols, sampled.to(torch.int32))
@@ -96,7 +98,9 @@ def _longest_match(
         start: [rows] int64, position right behind the occurrence.
     """
     width = history.shape[1]
-    pos = torch.arange(width, device=history.device)
+    # A key is below (max_n + 1) * width.
+    dtype = torch.int32 if (max_n + 1) * width < 2**31 else torch.int64
+    pos = torch.arange(width, dtype=dtype, device=history.device)
     # Candidates are the positions at which an earlier occurrence can end.
     alive = pos < (lens - 1)[:, None]
     matched = torch.zeros_like(history)
@@ -111,10 +115,9 @@ def _longest_match(
             break
         matched += alive
     # Longest first, then earliest.
-    key = matched.long() * width + (width - 1 - pos)
-    key.masked_fill_(matched < min_n, -1)
-    best = key.amax(dim=1)
-    found = best >= 0
+    key = matched.to(dtype) * width + (width - 1 - pos)
+    best = key.amax(dim=1).long()
+    found = best >= min_n * width
     return found, torch.where(found, width - best % width, 0)
 
 
