@@ -183,6 +183,9 @@ def counts(report: Report) -> dict[str, int]:
 
 # -- as text ------------------------------------------------------------------
 
+_SHOWN = 12
+"""Lines of one side of a clash that a table shows; the JSON holds all."""
+
 
 def as_text(report: Report) -> str:
     """A table of patches, then what has to be known of each that is not clean."""
@@ -200,18 +203,22 @@ def as_text(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 def _summary(patch: PatchVerdict) -> str:
     hunks = [hunk.outcome for file in patch.files for hunk in file.hunks]
-    overlay = [file for file in patch.files if file.overlay]
+    overlay = sum(file.overlay for file in patch.files)
     parts = []
     if hunks:
         there = hunks.count(Outcome.UPSTREAM)
-        left = f"{len(hunks) - there} of {len(hunks)} hunks left" if there else ""
-        parts.append(left or f"{len(hunks)} hunks")
+        all_of_them = _many(len(hunks), "hunk")
+        parts.append(f"{len(hunks) - there} of {all_of_them} left" if there else all_of_them)
         stuck = hunks.count(Outcome.CONFLICT)
         parts += [f"{stuck} in conflict"] if stuck else []
     if overlay:
-        parts.append(f"{len(overlay)} overlay files")
+        parts.append(_many(overlay, "overlay file"))
     return ", ".join(parts)
 
 
@@ -236,8 +243,7 @@ def _hunk_lines(hunk: HunkVerdict, of: int) -> Iterator[str]:
     note = f": {hunk.note}" if hunk.note else ""
     yield f"hunk {hunk.number} of {of} {hunk.title}: {hunk.outcome.value}{place}{shift}{note}"
     for clash in hunk.clashes:
-        for side in ("pinned", "upstream", "patch"):
-            yield from _side(side, getattr(clash, side))
+        yield from _clash_lines(clash)
     if hunk.nearest is not None:
         near = hunk.nearest
         yield (
@@ -245,9 +251,32 @@ def _hunk_lines(hunk: HunkVerdict, of: int) -> Iterator[str]:
         )
 
 
-def _side(name: str, text: str, most: int = 12) -> Iterator[str]:
-    lines = text.splitlines() or ["(nothing)"]
-    for number, line in enumerate(lines[:most]):
+def _clash_lines(clash: Clash) -> Iterator[str]:
+    """Both sides, and what they come from. Where the clash is long, lines that
+    the patch leaves as they were are left out at both ends of its own sides."""
+    pinned, patch = clash.pinned.splitlines(), clash.patch.splitlines()
+    head, tail = _equal_ends(pinned, patch)
+    cut = head if len(patch) > _SHOWN else 0
+    end = tail if len(patch) > _SHOWN else 0
+    yield from _side("pinned", pinned[cut : len(pinned) - end], before=cut, after=end)
+    yield from _side("upstream", clash.upstream.splitlines())
+    yield from _side("patch", patch[cut : len(patch) - end], before=cut, after=end)
+
+
+def _equal_ends(one: list[str], other: list[str]) -> tuple[int, int]:
+    """How many lines two texts share at their starts and, of the rest, at their ends."""
+    short = min(len(one), len(other))
+    head = next((n for n in range(short) if one[n] != other[n]), short)
+    rest = short - head
+    tail = next((n for n in range(rest) if one[-1 - n] != other[-1 - n]), rest)
+    return head, tail
+
+
+def _side(name: str, lines: list[str], before: int = 0, after: int = 0) -> Iterator[str]:
+    shown = [f"… {_many(before, 'line')} as pinned"] if before else []
+    shown += lines[:_SHOWN]
+    more = len(lines) - _SHOWN
+    shown += [f"… {_many(more, 'more line')}"] if more > 0 else []
+    shown += [f"… {_many(after, 'line')} as pinned"] if after else []
+    for number, line in enumerate(shown or ["(nothing)"]):
         yield f"  {name if number == 0 else '':<8} | {line}"
-    if len(lines) > most:
-        yield f"  {'':<8} | … {len(lines) - most} more lines"

@@ -15,7 +15,16 @@ from ci.objects import REGULAR, Content
 from ci.rolling import NOTE, Resolution, Rolled, roll
 from ci.series import read_files
 from ci.trees import file_diffs, list_tree, read_contents
-from ci.verdicts import FileVerdict, Outcome, PatchVerdict, as_json, as_text
+from ci.verdicts import (
+    Clash,
+    FileVerdict,
+    HunkVerdict,
+    Outcome,
+    PatchVerdict,
+    Report,
+    as_json,
+    as_text,
+)
 from tests.tooling.projects import (
     A2,
     A3,
@@ -373,3 +382,17 @@ def test_json_says_all_that_the_table_says(project: Project) -> None:
     table = as_text(report)
     for word in ("0001-Build-Say-six.patch", "conflict", "setup line VI", "nearest upstream"):
         assert word in table
+
+
+def test_a_long_clash_shows_what_the_patch_changes() -> None:
+    lines = [f"line {n}" for n in range(40)]
+    changed = [*lines[:20], "new", *lines[21:]]
+    clash = Clash("\n".join(lines), "\n".join(["other"] * 30), "\n".join(changed), 7)
+    hunk = HunkVerdict(1, "@@ -1 +1 @@", Outcome.CONFLICT, 7, clashes=(clash,))
+    file = FileVerdict("a.py", Outcome.CONFLICT, hunks=(hunk,))
+    report = Report("1", "2", "", "", (PatchVerdict("p.patch", Outcome.CONFLICT, (file,)),))
+    told = as_text(report)
+    assert "pinned   | … 20 lines as pinned\n               | line 20\n" in told
+    assert "patch    | … 20 lines as pinned\n               | new\n" in told
+    assert "… 18 more lines" in told
+    assert "line 3\n" not in told
