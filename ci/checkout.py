@@ -123,6 +123,10 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
         return _discard(tree, store, state, head)
     if state.applied == head:
         return standing(state)
+    if state.refreshed == head:
+        # A refresh was cut short after the series was written: the files are
+        # the head's, but for what was edited since.
+        return _adopt(tree, store, state, head)
     commits = tree.own_commits(state)
     edited = tree.edited(state.applied)
     staged = _staged(tree, state.applied)

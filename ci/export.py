@@ -74,6 +74,11 @@ def export(git: Git, base: Mapping[bytes, Entry], steps: Sequence[Step]) -> Seri
             needs=tuple(renamed.get(need, need) for need in step.patch.needs),
             declared=declared(upstream, added),
         )
+        if patch.name.lower() in (other.name.lower() for other in patches):
+            raise Fault(
+                f"two patches would be called {patch.name}",
+                todo="give one of them a title that differs in its first letters",
+            )
         renamed[step.patch.name] = patch.name
         patches.append(patch)
     return SeriesFiles(Series((), tuple(patches)), written, overlay)

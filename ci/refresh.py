@@ -20,13 +20,14 @@ from ci import checkout
 from ci import compose as composing
 from ci import lock as locking
 from ci.absorb import Draft, DraftPatch, Edit, Routed
+from ci.checkpoints import checkpoint
 from ci.compose import BaseTree, Composed, Planned
 from ci.errors import Fault
 from ci.export import Step, export
 from ci.git import Git, GitError
 from ci.layout import Layout
 from ci.messages import Message, problems
-from ci.objects import Content
+from ci.objects import MODES, Content, show
 from ci.patchfile import PatchFile
 from ci.pin import load_pin
 from ci.progress import say
@@ -101,6 +102,12 @@ def _edits(view: Git, old: str, new: str) -> list[Edit]:
     if old == new:
         return []
     raw = changes(view, old, new)
+    for one in raw:
+        if one.new and one.new.mode not in MODES:
+            raise Fault(
+                f"{show(one.path)} is a submodule, which a series cannot hold",
+                todo="take it out of your commits",
+            )
     contents = read_contents(view, [e for one in raw for e in (one.old, one.new) if e])
 
     def content(entry: object) -> Content | None:
@@ -219,8 +226,8 @@ def _take_files(
 ) -> None:
     """Take what is not committed."""
     target = None
-    fallback = series.find(args.to) if args.to else None
-    if args.new and edits:
+    fallback = series.find(args.to) if args.to is not None else None
+    if args.new is not None and edits:
         target = _new_patch(draft, Message(args.new, ""), _now(), args.topic, series.topics)
     draft.take(edits, target, fallback)
 
@@ -301,7 +308,7 @@ def refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
         Fault: an edit has no single home, or another rule is broken; nothing
             has changed then.
     """
-    if args.to and args.new:
+    if args.to is not None and args.new is not None:
         raise Fault("--to and --new do not go together", todo="choose one")
     if recover(layout):
         say("finished a refresh that was cut short")
@@ -328,6 +335,10 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
     planned = composing.plan(store, base, files)
     composed = composing.compose(store, base, files, planned)
     tree = WorkTree.of(layout)
+    state = tree.state()
+    if state is not None and state.applied != composed.head == state.refreshed:
+        say("finished a refresh that was cut short")
+        applying.publish(layout, files, composed)
     state = _ready(tree, store, composed)
     draft = draft_of(planned, composed, store)
     now = _take_all(draft, tree, state, composed, files.series, args)
@@ -343,7 +354,13 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
         raise AssertionError("the new series does not give the files of the work tree")
     if args.dry_run:
         return Refreshed(routed, ())
-    written = write_series(layout, new, again.lock)
+    tree.announce(again.head)
+    try:
+        written = write_series(layout, new, again.lock)
+    except OSError:
+        tree.announce(None)
+        raise
+    checkpoint("refresh: series written")
     note = applying.publish(layout, new, again)
     return Refreshed(routed, tuple(written), note)
 
@@ -351,8 +368,13 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
 def _ready(tree: WorkTree, store: Git, composed: Composed) -> State:
     """The state of a work tree that was made from the series as it lies there."""
     state = tree.state()
-    if state is None or state.applied is None:
+    if state is None:
         raise Fault(f"there is no work tree at {tree.root}", todo="`nox -s apply` makes it")
+    if state.applied is None:
+        raise Fault(
+            f"{tree.root} does not say which series it was made from",
+            todo="move it away, and run `nox -s apply`",
+        )
     state = checkout.finish(tree, store, state)
     if state.applied != composed.head:
         raise Fault(
@@ -375,7 +397,11 @@ def _take_all(
     for commit in _own_commits(tree, state):
         _take_commit(draft, tree.view(), commit, before, composed, args, series.topics)
         before = commit.tree
-    now = tree.write_tree(composed.tree, tree.look(composed.tree))
+    view = tree.view()
+    # What .gitignore covers counts where the user has committed or staged it.
+    held = [before, tree.staged(composed.tree) or before]
+    more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
+    now = tree.write_tree(composed.tree, tree.look(composed.tree), more)
     _take_files(draft, series, _edits(tree.view(), before, now), args)
     return now
 

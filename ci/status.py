@@ -268,7 +268,9 @@ def _work_tree(layout: Layout) -> tuple[str, ...]:
         said.append("an update was cut short: `nox -s apply` finishes it")
     note = standing(state)
     said += [note] if note else []
-    said += [f"edited: {show(path)}" for path in tree.edited(state.applied)]
+    # Another run may hold the checkout's lock, and its index with it.
+    with tree.aside() as copy:
+        said += [f"edited: {show(path)}" for path in copy.edited(state.applied)]
     said += [f"commit: {line}" for line in tree.own_commits(state)]
     return tuple(said)
 

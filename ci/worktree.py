@@ -5,21 +5,25 @@ it may use all of git. The tooling never trusts that repository's index,
 attributes or excludes: it looks at the files through the store, with an index
 of its own that remembers what it wrote. What differs from that is the user's.
 
-Three names say where things stand:
+Four names say where things stand:
 
 - `refs/heads/series`: the branch that is checked out; the user may commit on it;
 - `refs/series/applied`: the composed head that the files were made from;
 - `refs/series/updating`: set while files are being written; where a run was
   cut short, the next one finds it and finishes. `refs/series/discarding` is
-  set with it where edits are being put aside.
+  set with it where edits are being put aside;
+- `refs/series/refreshed`: a head whose series a refresh is writing: the files
+  are its already, wherever that run was cut short.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci import files
@@ -32,6 +36,7 @@ BRANCH = "refs/heads/series"
 APPLIED = "refs/series/applied"
 UPDATING = "refs/series/updating"
 DISCARDING = "refs/series/discarding"
+REFRESHED = "refs/series/refreshed"
 BACKUP = "refs/backup"
 
 _PLAIN = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--no-color")
@@ -56,6 +61,7 @@ class State:
         applied: the composed head that the files were made from.
         updating: the head of an update that was cut short.
         discarding: whether that update was to put edits aside.
+        refreshed: the head of a refresh that was cut short.
     """
 
     head: str | None
@@ -64,6 +70,7 @@ class State:
     applied: str | None
     updating: str | None
     discarding: bool
+    refreshed: str | None
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class WorkTree:
 
     layout: Layout
     root: Path
+    own_index: Path | None = None
 
     @classmethod
     def of(cls, layout: Layout) -> WorkTree:
@@ -97,7 +105,16 @@ class WorkTree:
     @property
     def index(self) -> Path:
         """The index of our own, kept with the store."""
-        return self.layout.store / "worktree.index"
+        return self.own_index or self.layout.store / "worktree.index"
+
+    @contextmanager
+    def aside(self) -> Iterator[WorkTree]:
+        """The same, with a copy of the index: for looking without the checkout's lock."""
+        with tempfile.TemporaryDirectory(prefix="looking-") as folder:
+            copy = Path(folder) / "index"
+            with suppress(FileNotFoundError):
+                shutil.copy2(self.index, copy)
+            yield replace(self, own_index=copy)
 
     def view(self, index: Path | None = None) -> Git:
         """The files, seen through the store; new objects go to the user's repository."""
@@ -120,6 +137,11 @@ class WorkTree:
         Raises:
             Fault: the folder is something else, or the user's git is busy in it.
         """
+        if self.root.is_symlink():
+            raise Fault(
+                f"{self.root} is a symbolic link",
+                todo="remove it; to have it on another disk, let build/ be the link",
+            )
         if not self.root.exists() or (self.root.is_dir() and not any(self.root.iterdir())):
             return None
         marker = self.git_dir / "series-work-tree"
@@ -149,6 +171,7 @@ class WorkTree:
             refs.get(APPLIED),
             refs.get(UPDATING),
             DISCARDING in refs,
+            refs.get(REFRESHED),
         )
 
     def ready_index(self, tree: str) -> Git:
@@ -261,12 +284,18 @@ class WorkTree:
 
     # -- writing -----------------------------------------------------------------
 
+    def announce(self, head: str | None) -> None:
+        """Say that a series is being written whose files are those that lie here;
+        None takes it back."""
+        words = [REFRESHED, head] if head else ["-d", REFRESHED]
+        self.repo.run("update-ref", *words)
+
     def set_refs(self, head: str) -> None:
         """Say that the files are those of `head`, and no update is under way."""
         (self.git_dir / "HEAD.draft").write_text(f"ref: {BRANCH}\n")
         (self.git_dir / "HEAD.draft").replace(self.git_dir / "HEAD")
         moves = [f"update {BRANCH} {head}", f"update {APPLIED} {head}"]
-        moves += [f"delete {UPDATING}", f"delete {DISCARDING}"]
+        moves += [f"delete {name}" for name in (UPDATING, DISCARDING, REFRESHED)]
         self.repo.run("update-ref", "--stdin", stdin="\n".join(moves).encode() + b"\n")
 
     def share_boundary(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
+from ci import checkpoints
 from ci.errors import Fault
 from ci.objects import EXECUTABLE, REGULAR, Content
 from tests.tooling.projects import Project, text
@@ -221,3 +224,83 @@ def test_carriage_returns_are_kept(project: Project) -> None:
     project.write("win.txt", Content(REGULAR, b"r1\r\nR2!\r\nr3\r\n"))
     project.refresh()
     assert b"-r2\r\n+R2!\r\n" in project.series()[BUGFIX].data
+
+
+def test_a_title_that_another_patch_has(project: Project) -> None:
+    before = project.series()
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    with pytest.raises(Fault, match="two patches would be called Core-add-a-new-file"):
+        project.refresh("--new", "[Core] add a new file")
+    assert project.series() == before
+    project.refresh("--new", "[Core] Say three")
+    assert not project.apply().changed
+
+
+def test_an_empty_title_is_no_title(project: Project) -> None:
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    with pytest.raises(Fault, match="the subject is empty"):
+        project.refresh("--new", "")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_ignored_file_that_was_added_by_force(project: Project, committed: bool) -> None:
+    project.write("ignored.txt", text("kept"))
+    project.git("add", "-f", "ignored.txt")
+    if committed:
+        project.git("commit", "-q", "-m", "[Core] Keep an ignored file")
+        project.refresh()
+    else:
+        project.refresh("--to", "2")
+    assert project.series()["overlay/ignored.txt"] == text("kept")
+    assert project.refresh().written == ()
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_a_submodule_is_refused(project: Project) -> None:
+    inner = project.work / "inner"
+    inner.mkdir()
+    project.git("init", "-q", where=inner)
+    project.git("commit", "-q", "--allow-empty", "-m", "x", where=inner)
+    project.commit("-m", "[Core] Add a submodule")
+    with pytest.raises(Fault, match="inner is a submodule"):
+        project.refresh()
+
+
+def _cut_at(point: str) -> None:
+    class Killed(BaseException):
+        """Not an error that anything handles."""
+
+    def watcher(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    checkpoints.watch(watcher)
+
+
+@pytest.mark.parametrize("verb", ["apply", "refresh"])
+@pytest.mark.parametrize("point", ["swap: journal in place", "refresh: series written"])
+def test_edits_after_a_refresh_that_was_cut_short(project: Project, verb: str, point: str) -> None:
+    """The series has the first edit, the work tree a second one on top."""
+    project.replace("vllm/a.py", "from vllm import new", "from vllm import newer")
+    _cut_at(point)
+    try:
+        with pytest.raises(BaseException, match=r"^$"):
+            project.refresh()
+    finally:
+        checkpoints.watch(None)
+    project.replace("vllm/a.py", "from vllm import newer", "from vllm import newest")
+    if verb == "apply":
+        project.apply()
+        assert project.git("diff", "--name-only") == "vllm/a.py"
+    project.refresh()
+    assert b"+from vllm import newest" in project.series()[CORE].data
+    assert project.refresh().written == ()
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_a_link_in_the_place_of_the_work_tree(project: Project) -> None:
+    shutil.rmtree(project.work)
+    project.work.symlink_to(project.root / "elsewhere")
+    with pytest.raises(Fault, match="is a symbolic link"):
+        project.apply()
+    assert not list(project.layout.build.glob("vllm.making-*"))

@@ -121,3 +121,19 @@ def test_a_wheel_that_is_not_ours(project: Project, capsys: pytest.CaptureFixtur
     told = _told(project, capsys, "--offline")
     assert "vllm-1-py3-none-any.whl: " in told
     assert "this series" not in told
+
+
+def test_looking_leaves_another_run_s_index_alone(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    index = project.layout.store / "worktree.index"
+    lock = index.with_name("worktree.index.lock")
+    lock.write_bytes(b"")
+    before = index.read_bytes()
+    assert "edited: vllm/b.py" in _told(project, capsys)
+    assert lock.exists()
+    assert index.read_bytes() == before
+    index.unlink()
+    assert "edited: vllm/b.py" in _told(project, capsys)
+    assert not index.exists()
