@@ -106,16 +106,7 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
     if state is None:
         create(layout, head)
         return None
-    if state.applied is None:
-        raise Dirty(
-            f"{tree.root} does not say which series it was made from",
-            todo="move it away, and run `nox -s apply` again",
-        )
-    if state.applied != head and store.resolve(f"{state.applied}^{{tree}}") is None:
-        raise Dirty(
-            f"the series that {tree.root} was made from is not in the store any more",
-            todo="move it away, and run `nox -s apply` again",
-        )
+    _check_origin(tree, store, state, head)
     tree.share_boundary()
     state = finish(tree, store, state)
     assert state.applied is not None
@@ -139,6 +130,20 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
     if state.branch not in (BRANCH, None):
         return f"the work tree was on {state.branch}, which is kept; it is on `series` now"
     return None
+
+
+def _check_origin(tree: WorkTree, store: Git, state: State, head: str) -> None:
+    """Stop where nobody can tell the user's files from the series'."""
+    if state.applied is None:
+        raise Dirty(
+            f"{tree.root} does not say which series it was made from",
+            todo="move it away, and run `nox -s apply` again",
+        )
+    if state.applied != head and store.resolve(f"{state.applied}^{{tree}}") is None:
+        raise Dirty(
+            f"the series that {tree.root} was made from is not in the store any more",
+            todo="move it away, and run `nox -s apply` again",
+        )
 
 
 def _refuse(tree: WorkTree, commits: list[str], paths: set[bytes]) -> None:

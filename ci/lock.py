@@ -58,7 +58,7 @@ def load_lock(layout: Layout) -> Lock | None:
     """
     if not layout.lock.exists():
         return None
-    table = toml.load(layout.lock)
+    table = toml.load(layout.lock, "patches/series.lock")
     try:
         patches = tuple(_locked(entry) for entry in table.get("patch", []))
         return Lock(str(table["base_tree"]), patches)

@@ -357,7 +357,7 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
     tree.announce(again.head)
     try:
         written = write_series(layout, new, again.lock)
-    except OSError:
+    except (OSError, Fault):
         tree.announce(None)
         raise
     checkpoint("refresh: series written")

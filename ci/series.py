@@ -218,7 +218,7 @@ def load_series(layout: Layout) -> Series:
     Raises:
         Fault: it is missing, malformed or contradicts itself.
     """
-    table = toml.load(layout.series)
+    table = toml.load(layout.series, "patches/series.toml")
     for key in ("topic", "patch"):
         entries = table.get(key, [])
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
@@ -259,6 +259,14 @@ def dump_series(series: Series) -> bytes:
         out.append(_line("upstream", patch.upstream) if patch.upstream else "")
         out.append(_line("declared", patch.declared) if patch.declared else "")
     return "".join(out).encode("utf-8")
+
+
+def own_comments(data: bytes) -> list[str]:
+    """Lines of a series.toml that only a person can have written, and that
+    writing it anew would drop."""
+    ours = _HEAD.splitlines()
+    lines = data.decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.lstrip().startswith("#") and line not in ours]
 
 
 # --- files --------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ci.errors import Fault
 from ci.layout import Layout
 from ci.lock import Lock, dump_lock
 from ci.objects import REGULAR, Content
-from ci.series import SeriesFiles, dump_series, list_overlay
+from ci.series import SeriesFiles, dump_series, list_overlay, own_comments
 
 _JOURNAL = "journal.json"
 
@@ -80,9 +80,13 @@ def write_series(
 
     Returns:
         The paths that changed; none are written where nothing differs.
+
+    Raises:
+        Fault: series.toml holds comments; nothing is touched then.
     """
     wanted = {**series_content(files, lock), **more}
     current = {path: _now(layout, path) for path in _present(layout) | set(wanted)}
+    _keep_comments(current["patches/series.toml"])
     moves = [
         _Move(path, _key(current[path]), _key(wanted.get(path)))
         for path in sorted(current)
@@ -97,6 +101,16 @@ def write_series(
             raise
         _clear(layout)
     return [move.path for move in moves]
+
+
+def _keep_comments(old: Content | None) -> None:
+    comments = own_comments(old.data) if old else []
+    if comments:
+        raise Fault(
+            "patches/series.toml has comments that would be lost: it is written anew",
+            todo="move them to the patches' messages or to docs/",
+            details=tuple(comments),
+        )
 
 
 def _stage(

@@ -14,18 +14,20 @@ else:
     import tomli as tomllib
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, name: str = "") -> dict[str, Any]:
     """What the TOML file at `path` holds.
+
+    Args:
+        name: what to call it in a fault, by its path from the checkout's root.
 
     Raises:
         Fault: there is no such file, or it is not TOML.
     """
+    name = name or path.name
     try:
         table: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
-        raise Fault(
-            f"{path.name} is missing", todo=f"restore it: git checkout -- {path.name}"
-        ) from None
+        raise Fault(f"{name} is missing", todo=f"restore it: git checkout -- {name}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Fault(f"{path.name} is not valid TOML", todo=str(error)) from None
+        raise Fault(f"{name} is not valid TOML", todo=str(error)) from None
     return table

@@ -304,3 +304,22 @@ def test_a_link_in_the_place_of_the_work_tree(project: Project) -> None:
     with pytest.raises(Fault, match="is a symbolic link"):
         project.apply()
     assert not list(project.layout.build.glob("vllm.making-*"))
+
+
+def test_comments_in_the_series_are_not_dropped(project: Project) -> None:
+    noted = project.layout.series.read_bytes() + b"# why this order\n"
+    project.layout.series.write_bytes(noted)
+    project.replace("vllm/a.py", "from vllm import new", "from vllm import newer")
+    before = project.series()
+    with pytest.raises(Fault, match="comments that would be lost") as caught:
+        project.refresh()
+    assert caught.value.details == ("# why this order",)
+    assert project.series() == before
+    with pytest.raises(Fault, match="comments that would be lost"):
+        project.apply("--relock", "--discard")
+
+
+def test_a_missing_series_is_named_by_its_path(project: Project) -> None:
+    project.layout.series.unlink()
+    with pytest.raises(Fault, match=r"git checkout -- patches/series\.toml"):
+        project.refresh()
