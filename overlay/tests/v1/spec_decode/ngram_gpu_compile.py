@@ -8,16 +8,14 @@ multiprocessor. Run it with TRITON_INTERPRET unset or 0.
 
 import argparse
 import json
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import regex as re
 
+from vllm.triton_utils import triton
 from vllm.v1.spec_decode import ngram_gpu_kernels as kernels
 from vllm.v1.spec_decode.token_buffer import SCATTER_BLOCK, _scatter_kernel
 
@@ -40,7 +38,7 @@ def compile_kernel(kernel, capability: int, num_warps: int, constants: dict) -> 
         for i, name in enumerate(names)
         if signature[name].startswith("*")
     }
-    source = ASTSource(
+    source = triton.compiler.ASTSource(
         kernel,
         signature,
         {(names.index(name),): value for name, value in constants.items()},
@@ -48,7 +46,7 @@ def compile_kernel(kernel, capability: int, num_warps: int, constants: dict) -> 
     )
     compiled = triton.compile(
         source,
-        target=GPUTarget("cuda", capability, 32),
+        target=triton.backends.compiler.GPUTarget("cuda", capability, 32),
         options={"num_warps": num_warps},
     )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:

@@ -3,6 +3,7 @@
 """Token ids beside the KV slots: contents, memory, and which group they follow."""
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_seed(use_triton):
     assert torch.equal(buffer.tokens.cpu(), expected)
 
 
-CASES = [
+CASES: list[dict[str, Any]] = [
     dict(),
     dict(block_size=8, kernel_block_size=2, num_blocks=24),
     dict(block_size=6, kernel_block_size=6, num_blocks=30),

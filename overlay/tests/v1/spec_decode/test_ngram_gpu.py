@@ -210,6 +210,7 @@ def test_rows_without_tokens(use_triton):
     """Rows that pad a batch: no length, nothing sampled, block id -1."""
     step = one_row([1, 2, 1, 2, 1])
     step.seq_lens[:] = 0
+    assert step.cu_num_draft_tokens is not None
     step.cu_num_draft_tokens[:] = 0
     step.sampled_token_ids[:] = -1
     step.block_table[:] = -1

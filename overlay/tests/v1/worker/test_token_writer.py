@@ -37,7 +37,8 @@ class Batch:
     req_ids: list[str] = field(default_factory=list)
 
     def copy(self) -> "Batch":
-        return Batch(*(getattr(self, name).copy() for name in STATE), self.req_ids)
+        state = {name: getattr(self, name).copy() for name in STATE}
+        return Batch(**state, req_ids=self.req_ids)
 
 
 def make_batch(
