@@ -26,16 +26,23 @@ from ci.trials import Kind, Outcome, Runner, Trial, Trier, trials
 
 @dataclass(frozen=True)
 class Row:
-    """A trial with its outcome."""
+    """A trial with its outcome.
+
+    Attributes:
+        judged: the patches that the trial is about, by file.
+    """
 
     kind: Kind
     name: str
+    judged: tuple[str, ...]
     outcome: Outcome
 
     @property
     def good(self) -> bool:
-        """For a need, what counts is that the patch does not stand without it."""
-        return self.outcome.stands is (self.kind is not Kind.NEED)
+        """For a need, what counts is that just its patch does not stand without it."""
+        if self.kind is Kind.NEED:
+            return not self.outcome.stands and self.outcome.stuck in ("", *self.judged)
+        return self.outcome.stands
 
 
 # -- telling ------------------------------------------------------------------
@@ -68,14 +75,19 @@ def _cells(outcome: Outcome) -> str:
 
 
 def _wrong(row: Row) -> Iterator[str]:
-    if row.kind is Kind.NEED:
+    outcome = row.outcome
+    if row.kind is Kind.NEED and outcome.stands:
         yield f"{row.name}: it stands without it; take the need out of patches/series.toml"
         return
+    if row.kind is Kind.NEED:
+        yield f"{row.name}: cannot be told while {outcome.stuck} does not apply there"
+        return
     yield f"{row.name}:"
-    if row.outcome.applies:
-        yield f"  {row.outcome.applies}"
-    yield from (f"  {name}: {why}" for name, why in (row.outcome.broken or {}).items())
-    yield from (f"  {test}" for test in row.outcome.failed[:20])
+    if outcome.applies:
+        yield f"  {outcome.applies}"
+        yield from (f"  it would apply with {name}: declare the need" for name in outcome.helps)
+    yield from (f"  {name}: {why}" for name, why in (outcome.broken or {}).items())
+    yield from (f"  {test}" for test in outcome.failed[:20])
 
 
 # -- the verb -----------------------------------------------------------------
@@ -98,7 +110,8 @@ def run_all(trier: Trier, wanted: Sequence[Trial]) -> list[Row]:
     rows = []
     for number, trial in enumerate(wanted, 1):
         say(f"{number} of {len(wanted)}: {trial.kind.value} {trial.name}")
-        rows.append(Row(trial.kind, trial.name, trier.run(trial)))
+        judged = tuple(patch.file for patch in trial.judged)
+        rows.append(Row(trial.kind, trial.name, judged, trier.run(trial)))
     return rows
 
 

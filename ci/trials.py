@@ -61,6 +61,8 @@ class Outcome:
 
     Attributes:
         applies: empty, or why the patches do not compose.
+        stuck: the patch that does not apply then.
+        helps: earlier patches, left out here, with any of which it would apply.
         broken: modules that cannot be imported, with the error.
         aside: modules that cannot be imported on the bare pin either.
         tests: pytest's word -> how many.
@@ -68,6 +70,8 @@ class Outcome:
     """
 
     applies: str = ""
+    stuck: str = ""
+    helps: tuple[str, ...] = ()
     imported: int = 0
     broken: Mapping[str, str] | None = None
     aside: int = 0
@@ -147,9 +151,9 @@ class Trier:
     def run(self, trial: Trial) -> Outcome:
         """The trial's outcome, from an earlier run if its tree was tried before."""
         try:
-            planned = composing.plan(self.store, self.base, subset(self.files, trial.patches))
+            planned = self._plan(trial.patches)
         except Fault as fault:
-            return Outcome(applies=fault.what)
+            return self._refused(trial, fault)
         commits = composing.write(self.store, self.base, planned)
         tree = commits[-1].tree if commits else self.base.tree
         modules = [m for patch in trial.judged for m in self._modules(patch, planned)]
@@ -159,6 +163,33 @@ class Trier:
             self._known[key] = self._try(tree, modules, tests)
             self._write_kept()
         return self._known[key]
+
+    def _plan(self, patches: Sequence[Patch]) -> list[composing.Planned]:
+        return composing.plan(self.store, self.base, subset(self.files, patches))
+
+    def _composes(self, patches: Sequence[Patch]) -> bool:
+        try:
+            self._plan(patches)
+        except Fault:
+            return False
+        return True
+
+    def _refused(self, trial: Trial, fault: Fault) -> Outcome:
+        """Which patch does not apply, and which of those left out it lacks."""
+        patches = trial.patches
+        whole = self.files.series.patches
+        count = next(n for n in range(1, len(patches) + 1) if not self._composes(patches[:n]))
+        stuck = patches[count - 1]
+        helps = []
+        for other in whole[: whole.index(stuck)]:
+            if other not in patches:
+                names = {
+                    one.name
+                    for one in (*patches[:count], *closure(self.files.series, [other.name]))
+                }
+                if self._composes([one for one in whole if one.name in names]):
+                    helps.append(other.name)
+        return Outcome(applies=fault.what, stuck=stuck.file, helps=tuple(helps))
 
     def _paths(self, patch: Patch, planned: Sequence[composing.Planned]) -> list[str]:
         one = next(one for one in planned if one.patch.name == patch.name)
@@ -260,7 +291,13 @@ class Trier:
         try:
             table = json.loads(self._kept.read_bytes())
             return {
-                key: Outcome(**{**entry, "failed": tuple(entry["failed"])})
+                key: Outcome(
+                    **{
+                        **entry,
+                        "failed": tuple(entry["failed"]),
+                        "helps": tuple(entry["helps"]),
+                    }
+                )
                 for key, entry in table.items()
             }
         except (OSError, ValueError, TypeError, KeyError):

@@ -142,6 +142,25 @@ def test_a_topic_that_lacks_a_declared_need(tmp_path: Path) -> None:
     assert all(row.good for row in _rows(project, Kind.TOPIC))
 
 
+def test_a_need_that_shows_in_the_lines(tmp_path: Path) -> None:
+    lines = PYTHON["vllm/core.py"].data.decode().splitlines()
+    steps: list[tuple[str, str, Mapping[str, Content | None]]] = [
+        ("b", "[Core] Early", {"vllm/core.py": text("# early", *lines)}),
+        ("c", "[Core] Late", {"vllm/core.py": text("# earlier", *lines)}),
+        ("d", "[Core] Last", {"vllm/last.py": text("x = 1")}),
+    ]
+    project = _project(tmp_path, steps)
+    rows = {row.name: row for row in _rows(project, Kind.TOPIC)}
+    assert [name for name, row in rows.items() if not row.good] == ["c"]
+    assert rows["c"].outcome.helps == ("Core-Early",)
+    assert "it would apply with Core-Early: declare the need" in as_text([rows["c"]])
+    _needs(project, {"Core-Last": ("Core-Late", "Core-Early")})
+    rows = {row.name: row for row in _rows(project, Kind.NEED)}
+    unclear = rows["Core-Last needs Core-Early"]
+    assert not unclear.good
+    assert "cannot be told while 0002-Core-Late.patch does not apply" in as_text([unclear])
+
+
 def test_an_idle_need(tmp_path: Path) -> None:
     project = _project(tmp_path, STEPS)
     _needs(project, {"Core-Two": ("Core-One",)})
