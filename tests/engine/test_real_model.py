@@ -26,8 +26,6 @@ def runs() -> dict[str, dict[str, Run]]:
         with engine(
             mode,
             model=model,
-            # In half precision, kernels for one and for five tokens round differently.
-            dtype="float32",
             max_num_seqs=4,
             max_num_batched_tokens=512,
             speculation=SPECULATION,

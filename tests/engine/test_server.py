@@ -56,6 +56,7 @@ def url(tmp_path_factory) -> Iterator[str]:
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", TINY_LLAMA),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512"),
         *("--max-num-seqs", "16", "--enforce-eager", "--block-size", "32"),
+        *("--dtype", "float32"),
         *("--speculative-config", json.dumps(SPECULATION)),
     ]
     # The engine gets a process of its own, as for any user of the server.

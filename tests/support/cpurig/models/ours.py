@@ -59,17 +59,24 @@ def write_tiny_gemma(home: Path) -> None:
 
 
 def write_adapter(home: Path, name: str, seed: int, rank: int = 8) -> None:
-    """A LoRA adapter for the tiny Llama, strong enough to change its words."""
+    """A LoRA adapter for the tiny Llama, about as strong as what it adds to.
+
+    Much stronger ones saturate attention, and rounding decides the words.
+    """
     from safetensors.torch import save_file
 
     folder = ModelFolder(home, name)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
+
+    def normal(*shape: int, deviation: float) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) * deviation
+
     for layer in range(2):
         for module, width in (("q_proj", 64), ("v_proj", 32)):
             stem = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            weights[f"{stem}.lora_A.weight"] = torch.randn(rank, 64, generator=generator)
-            weights[f"{stem}.lora_B.weight"] = torch.randn(width, rank, generator=generator)
+            weights[f"{stem}.lora_A.weight"] = normal(rank, 64, deviation=0.1)
+            weights[f"{stem}.lora_B.weight"] = normal(width, rank, deviation=0.5)
     save_file(weights, folder.path / "adapter_model.safetensors")
     folder.write_json(
         "adapter_config.json",
