@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from engines import Engine
 from vllm import SamplingParams
 from vllm.v1.sample import rejection_sampler
-
-from engines import Engine
 
 LOW, HIGH = 3, 60  # the token ids that the table knows
 ODD = 13  # every position that this divides takes another way

@@ -138,9 +138,7 @@ def _adapters() -> dict[str, Any]:
     from huggingface_hub import snapshot_download
     from vllm.lora.request import LoRARequest
 
-    requests = [
-        LoRARequest(name, i, snapshot_download(name)) for i, name in enumerate(ADAPTERS, 1)
-    ]
+    requests = [LoRARequest(name, i, snapshot_download(name)) for i, name in enumerate(ADAPTERS, 1)]
     # Each row has one: vLLM's LoRA kernels for CPUs give rows without the last one's.
     return {"lora_request": [requests[i % 2] for i in range(12)]}
 

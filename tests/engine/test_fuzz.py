@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 
 import pytest
-
 from engines import GPU_ASYNC, GPU_SYNC, Engine, engine
 from episodes import Episode, with_table_model
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from engines import GPU_ASYNC, GPU_SYNC, MODES, NGRAM, NONE, Run, engine
 from scenarios import ENGINES, SCENARIOS, Scenario
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from cpurig.copies import mark_device
 from cpurig.streams import INT_POISON, TIMELINE, Event, OrderFault, Stream, recording
-
 from engines import GPU_ASYNC, NONE, engine
 from scenarios import greedy, loop, mixed
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from transformers import AutoTokenizer
-
 from engines import GPU_ASYNC, GPU_SYNC, MODES, NGRAM, NONE, Run, engine
 from grounded import CHATS, chat
 from scenarios import greedy, tokens
+from transformers import AutoTokenizer
 
 SPECULATION = {"num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 LENGTH = int(os.environ.get("NGRAM_REAL_TOKENS", "32"))

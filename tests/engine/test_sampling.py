@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-
 from engines import GPU_ASYNC, GPU_SYNC, NONE, Engine, engine
 from scenarios import tokens
 

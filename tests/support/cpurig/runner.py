@@ -46,8 +46,10 @@ class RigModelRunner(CPUModelRunner):
     get_model = GPUModelRunner.get_model
 
     def _sample(self, logits, spec_decode_metadata):
-        before = {row: self.input_batch.generators[row].get_state()
-                  for row in self._discarded_seeded_rows()}
+        before = {
+            row: self.input_batch.generators[row].get_state()
+            for row in self._discarded_seeded_rows()
+        }
         output = super()._sample(logits, spec_decode_metadata)
         for row, state in before.items():
             self.input_batch.generators[row].set_state(state)

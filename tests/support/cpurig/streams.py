@@ -95,9 +95,7 @@ class Timeline:
         self.faults.append(message)
         raise OrderFault(message)
 
-    def issue(
-        self, stream: Stream, run: Callable[[], None], thread: int | None = None
-    ) -> None:
+    def issue(self, stream: Stream, run: Callable[[], None], thread: int | None = None) -> None:
         """Put work on `stream` that is run when someone has waited for it."""
         with self.lock:
             stream.seq += 1

@@ -32,9 +32,7 @@ def write_eagle3(home: Path, name: str, verifier: str) -> None:
     from safetensors.torch import save_file
 
     folder = ModelFolder(home, name)
-    layer = llama_config(
-        num_hidden_layers=1, max_position_embeddings=8192, rope_scaling=None
-    )
+    layer = llama_config(num_hidden_layers=1, max_position_embeddings=8192, rope_scaling=None)
     proposal = {
         "proposal_type": "greedy",
         "speculative_tokens": 3,
@@ -85,8 +83,12 @@ def _eagle3_weights() -> dict[str, torch.Tensor]:
         name: (torch.randn(*shape, generator=generator) * 0.05).to(torch.bfloat16)
         for name, shape in shapes.items()
     }
-    for norm in ("norm", "layers.0.input_layernorm", "layers.0.hidden_norm",
-                 "layers.0.post_attention_layernorm"):
+    for norm in (
+        "norm",
+        "layers.0.input_layernorm",
+        "layers.0.hidden_norm",
+        "layers.0.post_attention_layernorm",
+    ):
         weights[f"{norm}.weight"] = torch.ones(HIDDEN, dtype=torch.bfloat16)
     weights["d2t"] = torch.zeros(VOCAB, dtype=torch.long)
     weights["t2d"] = torch.ones(VOCAB, dtype=torch.bool)
@@ -97,9 +99,7 @@ def write_all(home: Path) -> None:
     write_configs(home)
     verifiers = {
         "nm-testing/Llama3_2_1B_speculator.eagle3": "meta-llama/Llama-3.2-1B-Instruct",
-        "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3": (
-            "meta-llama/Llama-3.1-8B-Instruct"
-        ),
+        "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3": ("meta-llama/Llama-3.1-8B-Instruct"),
     }
     for name, verifier in verifiers.items():
         write_eagle3(home, name, verifier)

@@ -19,9 +19,7 @@ ADAPTERS = {"ngram-tests/adapter-a": 11, "ngram-tests/adapter-b": 12}
 def write_tiny_llama(home: Path) -> None:
     """Two layers; greedy output that wanders, then repeats itself."""
     folder = ModelFolder(home, TINY_LLAMA)
-    config = llama_config(
-        max_position_embeddings=4096, rope_scaling=None, dtype="float32"
-    )
+    config = llama_config(max_position_embeddings=4096, rope_scaling=None, dtype="float32")
     write_weights(folder, config, seed=5, gain=4.0)
     folder.write_config(config)
     folder.write_tokenizer(llama_tokenizer())

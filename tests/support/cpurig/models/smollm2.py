@@ -19,9 +19,7 @@ def write_checkpoint(target: Path) -> None:
 
     gguf = _gguf_file()
     source = {"gguf_file": gguf.name}
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, dtype=torch.bfloat16, **source
-    )
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.bfloat16, **source)
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(gguf.parent, **source).save_pretrained(target)
 

@@ -68,9 +68,7 @@ def _wrapped(cls: type, tokenizer: Tokenizer, **tokens: str | None) -> Any:
 def gpt2_tokenizer() -> Any:
     end = "<|endoftext|>"
     tokenizer = _with_last_token(_trained([]), end, 50256)
-    return _wrapped(
-        GPT2TokenizerFast, tokenizer, bos_token=end, eos_token=end, pad_token=end
-    )
+    return _wrapped(GPT2TokenizerFast, tokenizer, bos_token=end, eos_token=end, pad_token=end)
 
 
 @functools.cache
