@@ -55,6 +55,12 @@ def baseline(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Run a benchmark against the pinned vLLM (-- bookkeeping, proposer or serve)."""
+    _ci(session, "bench")
+
+
+@nox.session
 def verify(session: nox.Session) -> None:
     """Say which series a wheel or an installed vLLM is, and check every file of it."""
     _ci(session, "verify")

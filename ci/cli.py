@@ -70,6 +70,7 @@ VERBS: tuple[Verb, ...] = (
     _room("ci.lint", "lint", "check the tooling, the series and what it changes in vLLM"),
     _room("ci.verify", "verify", "check a wheel or an installed vLLM against its series"),
     _room("ci.baseline", "baseline", "record upstream's tests on the pristine pin"),
+    _room("ci.bench", "bench", "run a benchmark in the test environment", passes_on=True),
     _room("ci.refresh", "refresh", "take edits of build/vllm into the series"),
     _room("ci.upstream", "upstream", "make a topic ready to be sent to vLLM"),
     _room("ci.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),

@@ -17,7 +17,6 @@ import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
-from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -42,6 +41,33 @@ class FakeGenerator:
 
     def set_offset(self, offset: int) -> None:
         self.offset = offset
+
+
+class RejectionSampler:
+    """v0.17.1's way from the sampled ids to lists, for the reference."""
+
+    @staticmethod
+    def parse_output(
+        output_token_ids: torch.Tensor,
+        vocab_size: int,
+        discard_req_indices,
+        logprobs_tensors: LogprobsTensors | None,
+    ):
+        output_token_ids_np = output_token_ids.cpu().numpy()
+        # Create mask for valid tokens.
+        valid_mask = (output_token_ids_np != -1) & (output_token_ids_np < vocab_size)
+        output_logprobs = None
+        if logprobs_tensors is not None:
+            cu_num_tokens = [0] + valid_mask.sum(axis=1).cumsum().tolist()
+            filtered_tensors = logprobs_tensors.filter(valid_mask.flatten())
+            output_logprobs = filtered_tensors.tolists(cu_num_tokens)
+
+        if len(discard_req_indices) > 0:
+            valid_mask[discard_req_indices] = False
+        outputs = [
+            row[valid_mask[i]].tolist() for i, row in enumerate(output_token_ids_np)
+        ]
+        return outputs, output_logprobs
 
 
 def reference_bookkeeping(self, sampler_output: SamplerOutput):
