@@ -157,7 +157,7 @@ def _jobs(
             upstream_job(bed, group, folder, [bed.support], wanted.rest, _site(bed))
             for group in groups
         ]
-    return [_overlay_job(bed, wanted)] if part is Part.OVERLAY else [_engine_job(bed, wanted)]
+    return [_overlay_job(bed, wanted)] if part is Part.OVERLAY else _engine_jobs(bed, wanted)
 
 
 def checks_environment(layout: Layout) -> Environment:
@@ -215,7 +215,8 @@ def _overlay_job(bed: Bed, wanted: Wanted) -> Job:
     return Job("overlay", bed.environment.python, words, folder, env, vllm=_site(bed))
 
 
-def _engine_job(bed: Bed, wanted: Wanted) -> Job:
+def _engine_jobs(bed: Bed, wanted: Wanted) -> list[Job]:
+    """A process per file: an ended engine's memory comes back with its process alone."""
     root = bed.layout.root
     env = {
         **bed.variables([bed.support]),
@@ -223,10 +224,18 @@ def _engine_job(bed: Bed, wanted: Wanted) -> Job:
         "OMP_NUM_THREADS": _threads(wanted.at_once),
         "NGRAM_FIGURES": str((bed.layout.build / "tests" / "figures").absolute()),
     }
-    words = ("-q", "-m", "not slow", "--timeout=900", "tests/engine", *wanted.rest)
-    if wanted.slow:
-        words = ("-q", "--timeout=900", "tests/engine", *wanted.rest)
-    return Job("engine", bed.environment.python, words, root, env, 3600.0, _site(bed))
+    selection = () if wanted.slow else ("-m", "not slow")
+    jobs_ = []
+    # The matrix, which takes longest, first.
+    for path in sorted((root / "tests" / "engine").glob("test_*.py"), key=_matrix_first):
+        name = f"engine-{path.stem.removeprefix('test_')}"
+        words = ("-q", *selection, "--timeout=900", f"tests/engine/{path.name}", *wanted.rest)
+        jobs_.append(Job(name, bed.environment.python, words, root, env, 3600.0, _site(bed)))
+    return jobs_
+
+
+def _matrix_first(path: Path) -> tuple[bool, str]:
+    return path.stem != "test_matrix", path.stem
 
 
 # -- results -------------------------------------------------------------------
