@@ -43,6 +43,8 @@ _CPU = {
     "VLLM_CPU_CI_ENV": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+# On a GPU vLLM's own platform is tested.
+_GPU = {"CPURIG": "0"}
 _ANYWHERE = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -171,7 +173,7 @@ class Bed:
         kept_ = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         own: Mapping[str, str] = {
             **_ANYWHERE,
-            **(_CPU if self.variant is Variant.CPU else {}),
+            **(_CPU if self.variant is Variant.CPU else _GPU),
             "PATH": os.pathsep.join((str(self.environment.python.parent), kept_.get("PATH", ""))),
             "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in path),
             "VLLM_CACHE_ROOT": str((self._folder / "cache").absolute()),

@@ -81,7 +81,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="run this part only; may be given more than once",
     )
     parser.add_argument("--slow", action="store_true", help="also what takes long")
-    parser.add_argument("--gpu", action="store_true", help="run the GPU's tests, on a GPU")
+    parser.add_argument(
+        "--gpu", action="store_true", help="the series' own tests with the CUDA wheel, on a GPU"
+    )
     parser.add_argument(
         "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="processes at a time"
     )
@@ -90,12 +92,21 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 0 if every test that should pass did."""
     parts = tuple(Part(word) for word in args.part) if args.part else tuple(Part)
-    if args.gpu and not gpu_visible():
-        raise Fault("no GPU is visible", todo="leave --gpu out; nvidia-smi -L should list one")
+    if args.gpu:
+        parts = _gpu_parts(args.part)
     wanted = Wanted(parts, tuple(args.rest), args.slow, args.gpu, max(1, args.at_once))
     with alone(layout, "test"):
         results = _run_parts(layout, wanted)
     return _conclude(results, wanted)
+
+
+def _gpu_parts(named: Sequence[str] | None) -> tuple[Part, ...]:
+    """The series' own tests; the other parts are made for a machine without a GPU."""
+    if named and set(named) != {Part.OVERLAY.value}:
+        raise Fault("--gpu runs the part overlay only", todo="leave --part out")
+    if not gpu_visible():
+        raise Fault("no GPU is visible", todo="leave --gpu out; nvidia-smi -L should list one")
+    return (Part.OVERLAY,)
 
 
 @dataclass(frozen=True)
