@@ -13,6 +13,7 @@ Input and output are bytes throughout: a patch may hold any byte.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import shutil
@@ -58,6 +59,10 @@ _CONFIG = (
     "i18n.commitEncoding=utf-8",
     "i18n.logOutputEncoding=utf-8",
 )
+
+
+# What git can fail on that lies with the machine, not with a repository.
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE)
 
 
 class GitError(Fault):
@@ -230,9 +235,13 @@ class Git:
 
         Raises:
             GitError: git exited with another status than 0.
+            OSError: what it says is that the disk is full or cannot be written.
         """
         result = self.attempt(*args, stdin=stdin, env=env, cwd=cwd)
         if not result.ok:
+            for code in _MACHINE:
+                if os.strerror(code).encode() in result.err:
+                    raise OSError(code, os.strerror(code), str(self.git_dir))
             lines = result.err.decode("utf-8", "replace").strip().splitlines()
             raise GitError(
                 f"git {' '.join(args[:2])} failed with status {result.status} in {self.git_dir}",

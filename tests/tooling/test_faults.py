@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -339,6 +342,37 @@ def test_a_read_only_folder(project: Project, open_folder: Path, folder: str) ->
     assert not _as_nobody(one.refresh)
     assert one.series() != old
     assert one.files() == edited
+
+
+def test_git_runs_into_a_full_disk(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every git process in turn; nothing is lost, and the store is not blamed."""
+    _edit(project)
+    old, edited = project.series(), project.files()
+    real = sealed.Git.attempt
+    said = b"fatal: unable to write: No space left on device\n"
+    failed = 0
+    for skip in range(100):
+        calls = itertools.count()
+
+        def attempt(self: sealed.Git, *args: str, **more: Any) -> sealed.Result:
+            if next(calls) == skip:  # noqa: B023
+                return sealed.Result(128, b"", said)
+            return real(self, *args, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sealed.Git, "attempt", attempt)
+            with contextlib.suppress(OSError, Fault):
+                project.refresh()
+        assert project.files() == edited
+        assert not list(project.layout.build.glob("store.damaged-*"))
+        if project.series() != old:
+            break  # the new series is in place; what failed comes after
+        failed += 1
+    assert failed > 10
+    project.apply()
+    assert project.files() == edited
+    assert project.refresh().written == ()
+    assert project.git("status", "--porcelain") == ""
 
 
 # -- two runs at once -----------------------------------------------------------------
