@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci import filediff
 from ci.errors import Fault
@@ -101,7 +101,10 @@ class Raw:
 
 def changes(git: Git, old: str, new: str) -> list[Raw]:
     """The paths that differ between two trees."""
-    out = git.run("diff-tree", "-r", "--no-renames", "--raw", "-z", "--no-abbrev", old, new)
+    # git reads the index even where two trees are compared, and a damaged one
+    # (made anew by the next apply) would stop it.
+    apart = replace(git, index=None)
+    out = apart.run("diff-tree", "-r", "--no-renames", "--raw", "-z", "--no-abbrev", old, new)
     return _parse_raw(out.split(b"\0")[:-1])
 
 
