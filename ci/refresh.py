@@ -397,11 +397,12 @@ def _take_all(
     for commit in _own_commits(tree, state):
         _take_commit(draft, tree.view(), commit, before, composed, args, series.topics)
         before = commit.tree
+    seen = tree.look(composed.tree)
     view = tree.view()
     # What .gitignore covers counts where the user has committed or staged it.
     held = [before, tree.staged(composed.tree) or before]
     more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
-    now = tree.write_tree(composed.tree, tree.look(composed.tree), more)
+    now = tree.write_tree(composed.tree, seen, more)
     _take_files(draft, series, _edits(tree.view(), before, now), args)
     return now
 

@@ -64,6 +64,8 @@ def _cuts(project: Project, run: Callable[[], object], where: Path) -> list[Cut]
 
     def watch(name: str) -> None:
         nonlocal seen
+        if name.startswith("swap: staged") and cuts and cuts[-1].at.startswith("swap: staged"):
+            return  # one more file in a folder that nothing reads yet
         now = _listing(project.root)
         if now != seen:
             seen = now
@@ -288,7 +290,7 @@ def test_an_error_takes_everything_back(
             else:
                 break
         assert len(calls) > skip
-        skip += 1
+        skip += 1 + skip // 2
     assert skip > 1
     assert project.refresh().written == ()
 

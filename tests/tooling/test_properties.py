@@ -35,7 +35,7 @@ SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck
 settings.register_profile("pure", max_examples=500, deadline=None, suppress_health_check=SHARED)
 MANY = 500 if os.environ.get("CI") else 100
 settings.register_profile("whole", settings.get_profile("pure"), max_examples=MANY)
-settings.register_profile("killed", settings.get_profile("pure"), max_examples=25)
+settings.register_profile("killed", settings.get_profile("pure"), max_examples=MANY // 10)
 
 UPSTREAM = ("a", "d/b", "d e/ç", '"q"')
 ADDED = ("n1", "d/n 2")
