@@ -20,7 +20,12 @@ from urllib.parse import unquote, urlsplit
 from ci import toml
 from ci.errors import Fault
 
-PYPI = "https://pypi.org/simple/"
+
+def _public_index() -> str:
+    """The index that the clients use where no setting names one."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+    return PYPI_SIMPLE_ENDPOINT
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def indexes(env: Mapping[str, str] = os.environ) -> Indexes:
         or env.get("PIP_INDEX_URL")
         or uv_file.default
         or pip_file.get("index-url")
-        or PYPI
+        or _public_index()
     )
     more = [
         *map(_plain, env.get("UV_INDEX", "").split()),

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from ci.errors import Fault
-from ci.indexes import PYPI, indexes, without_secrets
+from ci.indexes import indexes, without_secrets
 
 ALONE = {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
 
 
 def test_nothing_set() -> None:
     found = indexes(ALONE)
-    assert found.urls == (PYPI,)
+    assert found.urls == (PYPI_SIMPLE_ENDPOINT,)
     assert (found.folders, found.bundle, found.proxy) == ((), None, None)
 
 
@@ -43,14 +44,14 @@ def test_further_indexes_and_folders() -> None:
             "UV_FIND_LINKS": "/uv,/uv2",
         }
     )
-    assert found.urls == (PYPI, "http://1/", "http://2/", "http://3/", "http://4/")
+    assert found.urls == (PYPI_SIMPLE_ENDPOINT, "http://1/", "http://2/", "http://3/", "http://4/")
     assert [str(f) for f in found.folders] == ["/uv", "/uv2", "/wheels", "/more wheels"]
 
 
 def test_no_index() -> None:
     assert indexes({**ALONE, "PIP_NO_INDEX": "1"}).urls == ()
     assert indexes({**ALONE, "UV_NO_INDEX": "true"}).urls == ()
-    assert indexes({**ALONE, "PIP_NO_INDEX": "0"}).urls == (PYPI,)
+    assert indexes({**ALONE, "PIP_NO_INDEX": "0"}).urls == (PYPI_SIMPLE_ENDPOINT,)
 
 
 def test_pip_s_files(tmp_path: Path) -> None:
