@@ -144,7 +144,10 @@ def runner(layout: Layout) -> Runner:
         **bed.variables([folder, bed.support]),
         "HF_HOME": str(bed.models.absolute()),
         "OMP_NUM_THREADS": "2",
+        # Most modules are the same from tree to tree.
+        "PYTHONPYCACHEPREFIX": str((layout.build / "prefixes" / "pycache").absolute()),
     }
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     options = ("-W", "ignore", "--timeout=300", "-p", "upstream.seams", "-m", "not slow")
     return Runner(
         bed.environment.python, variables, bed.environment.site_packages / "vllm", options

@@ -214,12 +214,12 @@ class _Roll:
         """The file of the other vLLM in which the most of these lines are."""
         telling = sorted({line.strip() for line in wanted}, key=len, reverse=True)[:3]
         best: Near | None = None
-        for word in (word for word in telling if len(word) >= 8):
-            for name in _files_with(self.store, self.new_base.tree, word, path):
-                content = self._read(self.new_base, name)
-                near = hunks.nearest(wanted, split_lines(content.data), 0) if content else None
-                if near and (best is None or near[1] > best.agreeing):
-                    best = Near(show(name), near[0] + 1, near[1], len(wanted))
+        words = [word for word in telling if len(word) >= 8]
+        for name in _files_with(self.store, self.new_base.tree, words, path) if words else []:
+            content = self._read(self.new_base, name)
+            near = hunks.nearest(wanted, split_lines(content.data), 0) if content else None
+            if near and (best is None or near[1] > best.agreeing):
+                best = Near(show(name), near[0] + 1, near[1], len(wanted))
         return best
 
     def _take_overlay(self, one: _One, path: bytes, content: Content) -> None:
@@ -334,14 +334,24 @@ def _renames(store: Git, old: str, new: str) -> dict[bytes, bytes]:
     return dict(zip(words[1::3], words[2::3], strict=True))
 
 
-def _files_with(store: Git, tree: str, word: bytes, like: bytes, most: int = 6) -> list[bytes]:
-    """Files of the same kind that hold a line with `word`."""
-    ending = show(like.rpartition(b".")[2]) if b"." in like else ""
-    only = [f"*.{ending}"] if ending else []
+def _files_with(
+    store: Git, tree: str, words: Sequence[bytes], like: bytes, most: int = 12
+) -> list[bytes]:
+    """Files of the same kind, below the same top folder, that hold one of `words`.
+
+    Those with the most such lines come first: they are the likeliest new home.
+    """
+    ending = like.rpartition(b".")[2] if b"." in like else b""
+    top = like.partition(b"/")[0] + b"/" if b"/" in like else b""
+    only = show(top + b"*" + (b"." + ending if ending else b""))
+    feed = b"".join(word + b"\n" for word in words)
     result = store.attempt(
-        "grep", "-l", "-z", "--full-name", "-F", "-f", "-", tree, "--", *only, stdin=word + b"\n"
+        "grep", "-c", "-z", "--full-name", "-F", "-f", "-", tree, "--", only, stdin=feed
     )
-    return [name.partition(b":")[2] for name in result.out.split(b"\0")[:-1]][:most]
+    # Each answer is `TREE:PATH NUL COUNT newline`.
+    found = [row.partition(b"\0") for row in result.out.split(b"\n") if row]
+    ranked = sorted(found, key=lambda row: -int(row[2] or b"0"))
+    return [name.partition(b":")[2] for name, _, _ in ranked][:most]
 
 
 def roll(

@@ -67,6 +67,7 @@ class Outcome:
         aside: modules that cannot be imported on the bare pin either.
         tests: pytest's word -> how many.
         failed: node ids, or files that could not be collected.
+        cut_short: pytest was ended from outside, so this is not kept.
     """
 
     applies: str = ""
@@ -78,6 +79,7 @@ class Outcome:
     tests: Mapping[str, int] | None = None
     failed: tuple[str, ...] = ()
     seconds: float = 0.0
+    cut_short: bool = False
 
     @property
     def stands(self) -> bool:
@@ -158,9 +160,14 @@ class Trier:
         tree = commits[-1].tree if commits else self.base.tree
         modules = [m for patch in trial.judged for m in self._modules(patch, planned)]
         tests = [t for patch in trial.judged for t in self._tests(patch, planned)]
-        key = _key(tree, modules, tests, self.runner.key())
+        # That a need is real is known at the first thing that breaks.
+        early = trial.kind is Kind.NEED
+        key = _key(tree, modules, tests, self.runner.key() + str(early))
         if key not in self._known:
-            self._known[key] = self._try(tree, modules, tests)
+            outcome = self._try(tree, modules, tests, early=early)
+            if outcome.cut_short:
+                return outcome
+            self._known[key] = outcome
             self._write_kept()
         return self._known[key]
 
@@ -206,20 +213,23 @@ class Trier:
             if path.startswith("tests/") and Path(path).name.startswith("test_"):
                 yield path
 
-    def _try(self, tree: str, modules: Sequence[str], tests: Sequence[str]) -> Outcome:
+    def _try(
+        self, tree: str, modules: Sequence[str], tests: Sequence[str], *, early: bool
+    ) -> Outcome:
         start = time.monotonic()
         self._lay_out(tree)
         broken = self._import(modules)
         aside = [name for name in broken if self._fails_on_the_pin(name, tree)]
         broken = {name: why for name, why in broken.items() if name not in aside}
-        counts, failed = self._test(tests) if tests else ({}, ())
+        ran = self._test(tests) if tests and not (early and broken) else None
         return Outcome(
             imported=len(modules) - len(broken) - len(aside),
             broken=broken,
             aside=len(aside),
-            tests=counts,
-            failed=failed,
+            tests=dict(ran.counts) if ran else {},
+            failed=_failures(ran) if ran else (),
             seconds=round(time.monotonic() - start, 1),
+            cut_short=ran is not None and (ran.status is None or ran.status < 0),
         )
 
     # -- one tree -------------------------------------------------------------
@@ -269,21 +279,14 @@ class Trier:
                 self._lay_out(tree)
         return self._aside[module]
 
-    def _test(self, files: Sequence[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Counts, and what failed; a run that did not end well is a failure."""
+    def _test(self, files: Sequence[str]) -> jobs.Outcome:
         words = (*_PYTEST, *self.runner.options, *files)
         job = Job(
             "tests", self.runner.python, words, self.folder, self.runner.variables, _LIMIT,
             self.folder / "vllm",
         )  # fmt: skip
         (outcome,) = jobs.run_all([job], self.folder.parent, 1, quiet=True)
-        failed = [test for test, word in outcome.tests.items() if word in ("failed", "xpassed")]
-        failed += [f"{file}: could not be collected" for file in outcome.uncollected]
-        if not outcome.tests:
-            failed.append(f"no test came to an end (status {outcome.status}), see {outcome.log}")
-        elif not outcome.complete:
-            failed.append(f"pytest did not come to its end, see {outcome.log}")
-        return dict(outcome.counts), tuple(failed)
+        return outcome
 
     # -- what was found before --------------------------------------------------
 
@@ -326,6 +329,17 @@ print(json.dumps(failed))
 def _key(tree: str, modules: Sequence[str], tests: Sequence[str], runner: str) -> str:
     words = "\0".join([tree, *sorted(modules), "", *sorted(tests), runner])
     return hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _failures(ran: jobs.Outcome) -> tuple[str, ...]:
+    """What failed; a run that did not end well is a failure."""
+    failed = [test for test, word in ran.tests.items() if word in ("failed", "xpassed")]
+    failed += [f"{file}: could not be collected" for file in ran.uncollected]
+    if not ran.tests:
+        failed.append(f"no test came to an end (status {ran.status}), see {ran.log}")
+    elif not ran.complete:
+        failed.append(f"pytest did not come to its end, see {ran.log}")
+    return tuple(failed)
 
 
 def _lay_libraries(origin: Path, target: Path) -> None:

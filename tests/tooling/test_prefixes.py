@@ -52,11 +52,25 @@ def _rows(project: Project, kind: Kind) -> list[Row]:
     store, base = open_base(project.layout, None)
     folder = project.layout.build / "prefixes" / "tree"
     path = f"{folder}{os.pathsep}{SUPPORT}"
-    env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     runner = Runner(Path(sys.executable), env, options=("-c", os.devnull, "--rootdir=."))
     files = read_files(project.layout)
     trier = Trier(project.layout, store, base, files, runner)
     return run_all(trier, [t for t in trials(files.series) if t.kind is kind])
+
+
+def test_a_run_that_was_ended_is_not_kept(tmp_path: Path) -> None:
+    kill = _test_of("import os; os.kill(os.getpid(), 15)")
+    project = _project(tmp_path, [("a", "[Core] Killed", {"tests/test_it.py": kill})])
+    (row,) = _rows(project, Kind.PREFIX)
+    assert not row.good
+    assert "did not come to its end" in row.outcome.failed[0]
+    assert not (project.layout.build / "prefixes" / "results.json").exists()
 
 
 def _test_of(body: str) -> Content:
@@ -107,39 +121,28 @@ def test_a_good_series(tmp_path: Path) -> None:
     assert [row.good for row in prefixes] == [True] * 3
     assert [dict(row.outcome.tests or {}) for row in prefixes] == [{"passed": 1}, {"passed": 1}, {}]
     assert [row.outcome.imported for row in prefixes] == [1, 1, 1]
-    assert all(row.good for row in _rows(project, Kind.TOPIC))
     (need,) = _rows(project, Kind.NEED)
     assert need.good
     assert "AssertionError" in (need.outcome.broken or {})["vllm.helper"]
 
 
 def test_a_prefix_that_stands_only_later(tmp_path: Path) -> None:
-    steps = [*STEPS]
-    steps.insert(0, ("a", "[Core] Early", {"vllm/early.py": text("import vllm.helper")}))
-    rows = _rows(_project(tmp_path, steps), Kind.PREFIX)
-    assert [row.good for row in rows] == [False, True, True, True]
+    helper = ("b", "[Core] Helper", {"vllm/helper.py": text("x = 1")})
+    early = ("a", "[Core] Early", {"vllm/early.py": text("import vllm.helper")})
+    rows = _rows(_project(tmp_path, [early, helper]), Kind.PREFIX)
+    assert [row.good for row in rows] == [False, True]
     told = as_text(rows)
     assert "vllm.early: ModuleNotFoundError: No module named 'vllm.helper'" in told
-    assert "3 of 4 as they should be" in told
+    assert "1 of 2 as they should be" in told
 
 
 def test_a_topic_that_lacks_a_declared_need(tmp_path: Path) -> None:
-    project = _project(
-        tmp_path,
-        [
-            STEPS[0],
-            STEPS[1],
-            (
-                "c",
-                "[Core] Use",
-                {"vllm/use.py": text("from vllm.core import two", "assert two() == 22")},
-            ),
-        ],
-    )
-    rows = {row.name: row for row in _rows(project, Kind.TOPIC)}
-    assert [rows[name].good for name in "abc"] == [True, True, False]
-    _needs(project, {"Core-Use": ("Core-Two",)})
-    assert all(row.good for row in _rows(project, Kind.TOPIC))
+    helper = ("b", "[Core] Helper", {"vllm/helper.py": text("x = 1")})
+    use = ("c", "[Core] Use", {"vllm/use.py": text("import vllm.helper")})
+    project = _project(tmp_path, [helper, use])
+    assert [row.good for row in _rows(project, Kind.TOPIC)] == [True, False]
+    _needs(project, {"Core-Use": ("Core-Helper",)})
+    assert [row.good for row in _rows(project, Kind.TOPIC)] == [True, True]
 
 
 def test_a_need_that_shows_in_the_lines(tmp_path: Path) -> None:
@@ -170,19 +173,19 @@ def test_an_idle_need(tmp_path: Path) -> None:
 
 
 def test_a_failing_test_and_one_that_cannot_be_read(tmp_path: Path) -> None:
-    project = _project(
-        tmp_path,
-        [
-            ("a", "[Core] Bad", {"tests/test_bad.py": _test_of("assert core.one() == 2")}),
-            ("a", "[Core] Worse", {"tests/test_worse.py": text("import nothing_here")}),
-            ("a", "[Core] Empty", {"tests/test_empty.py": text("x = 1")}),
-        ],
-    )
+    bad = {
+        "tests/test_bad.py": _test_of("assert core.one() == 2"),
+        "tests/test_worse.py": text("import nothing_here"),
+    }
+    empty = {"tests/test_empty.py": text("x = 1")}
+    project = _project(tmp_path, [("a", "[Core] Bad", bad), ("a", "[Core] Empty", empty)])
     rows = _rows(project, Kind.PREFIX)
-    assert [row.good for row in rows] == [False] * 3
-    assert rows[0].outcome.failed == ("tests/test_bad.py::test_it",)
-    assert rows[1].outcome.failed[0] == "tests/test_worse.py: could not be collected"
-    assert "no test came to an end (status 5)" in rows[2].outcome.failed[0]
+    assert [row.good for row in rows] == [False] * 2
+    assert rows[0].outcome.failed == (
+        "tests/test_worse.py: could not be collected",
+        f"no test came to an end (status 2), see {project.layout.build / 'prefixes' / 'tests.log'}",
+    )
+    assert "no test came to an end (status 5)" in rows[1].outcome.failed[0]
 
 
 def test_a_module_that_upstream_cannot_import_here(tmp_path: Path) -> None:
@@ -218,7 +221,7 @@ def test_libraries_are_laid_beside_the_sources(tmp_path: Path) -> None:
     (installed / "core.py").write_text("raise SystemExit\n")
     store, base = open_base(project.layout, None)
     folder = project.layout.build / "prefixes" / "tree"
-    env = {**os.environ, "PYTHONPATH": str(folder)}
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     runner = Runner(Path(sys.executable), env, installed)
     files = read_files(project.layout)
     rows = run_all(Trier(project.layout, store, base, files, runner), trials(files.series)[:1])
