@@ -216,9 +216,11 @@ class _Roll:
         best: Near | None = None
         words = [word for word in telling if len(word) >= 8]
         for name in _files_with(self.store, self.new_base.tree, words, path) if words else []:
-            content = self._read(self.new_base, name)
-            near = hunks.nearest(wanted, split_lines(content.data), 0) if content else None
-            if near and (best is None or near[1] > best.agreeing):
+            near = _nearest_in(self._read(self.new_base, name), wanted)
+            before = _nearest_in(self._read(self.old_base, name), wanted)
+            if near is None or (before and before[1] >= near[1]):
+                continue  # a sibling that always looked like it is no new home
+            if best is None or near[1] > best.agreeing:
                 best = Near(show(name), near[0] + 1, near[1], len(wanted))
         return best
 
@@ -264,6 +266,10 @@ class _Roll:
         if left:
             return None
         return changes
+
+
+def _nearest_in(content: Content | None, wanted: list[bytes]) -> tuple[int, int] | None:
+    return hunks.nearest(wanted, split_lines(content.data), 0) if content else None
 
 
 def _outcome(files: Sequence[FileVerdict]) -> Outcome:

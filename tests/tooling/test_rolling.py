@@ -174,6 +174,17 @@ def test_lines_that_went_to_another_file(project: Project) -> None:
     assert hunk.nearest.agreeing == hunk.nearest.of == 6
 
 
+def test_a_sibling_that_always_had_the_lines_is_no_new_home(tmp_path: Path) -> None:
+    upstream = {**UPSTREAM, "vllm/twin.py": UPSTREAM["vllm/a.py"]}
+    project = Project.make(tmp_path / "p", upstream)
+    clone = clone_of(project, tmp_path / "clone")
+    commit(clone, "[Core] Five", {"vllm/a.py": A2})
+    project.import_commits(clone, "HEAD~1..HEAD", "core", "--title", "c")
+    rolled = _roll(project, {**upstream, "vllm/a.py": text("rewritten", "altogether")})
+    hunk = _file(rolled.report.patches[0], "vllm/a.py").hunks[0]
+    assert (hunk.outcome, hunk.nearest) == (Outcome.CONFLICT, None)
+
+
 def test_a_patch_that_is_upstream(project: Project) -> None:
     setup = edit(UPSTREAM["setup.py"], ("line 6\n", "line six\n"))
     rolled = _roll(project, {**UPSTREAM, "setup.py": setup})
