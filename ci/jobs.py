@@ -78,10 +78,20 @@ class Outcome:
         """Whether the process itself did what it should, whatever its tests said."""
         return self.complete and self.status in (0, 1, NO_TESTS) and not self.uncollected
 
+    @property
+    def ending(self) -> str:
+        """How the process itself ended."""
+        if self.status is None:
+            return "its time was up"
+        if self.status >= 0:
+            return f"ended with status {self.status}"
+        memory = " (out of memory?)" if self.status == -signal.SIGKILL else ""
+        return f"ended by {signal.Signals(-self.status).name}{memory}"
+
     def line(self) -> str:
         """One line for a person."""
         words = [f"{count} {word}" for word, count in sorted(self.counts.items())]
-        how = "" if self.ended_well else f"; ended with status {self.status}, see {self.log}"
+        how = "" if self.ended_well else f"; {self.ending}, see {self.log}"
         return f"{self.job.name}: {', '.join(words) or 'no test'} in {self.seconds:.0f} s{how}"
 
 

@@ -274,10 +274,9 @@ def _result(
         result = Result(outcome, tuple(f"{test}: failed" for test in failed))
     if outcome.ended_well:
         return result
-    how = "its time was up" if outcome.status is None else f"status {outcome.status}"
     broken = [f"{file}: could not be collected" for file in outcome.uncollected]
     if not broken:
-        broken = [f"{outcome.job.name}: pytest did not come to its end ({how})"]
+        broken = [f"{outcome.job.name}: pytest did not come to its end ({outcome.ending})"]
     return Result(outcome, (*result.failures, *broken), result.remarks)
 
 

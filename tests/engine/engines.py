@@ -158,6 +158,12 @@ class Engine:
         from vllm.distributed import cleanup_dist_env_and_memory
 
         self.llm.llm_engine.engine_core.shutdown()
+        # The configuration, and by it the layers, outlive the engine: an
+        # engine's memory is its KV cache, and a process runs two dozen of them.
+        compilation = self.llm.llm_engine.vllm_config.compilation_config
+        for layer in compilation.static_forward_context.values():
+            layer.kv_cache = []
+        compilation.static_forward_context.clear()
         del self.llm
         gc.collect()
         cleanup_dist_env_and_memory()

@@ -17,7 +17,7 @@ from ci.testrun import Part, Result, Wanted
 ALL = Wanted(tuple(Part), (), slow=False, gpu=False, at_once=1)
 
 
-def _outcome(tests: dict[str, str], *, status: int = 0, complete: bool = True) -> Outcome:
+def _outcome(tests: dict[str, str], *, status: int | None = 0, complete: bool = True) -> Outcome:
     job = Job("tooling", Path(sys.executable), (), Path(), {})
     skips = {test: "needs a CUDA device" for test, word in tests.items() if word == "skipped"}
     return Outcome(job, status, 1.0, Path("none.log"), tests, skips, (), complete)
@@ -59,8 +59,18 @@ def test_a_run_without_tests_is_no_success() -> None:
         testrun._conclude([Result(_outcome({}, status=5), ())], ALL)
 
 
-def test_a_job_that_broke_off_is_a_failure() -> None:
-    outcome = _outcome({"a": "passed"}, status=-11, complete=False)
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (-11, "ended by SIGSEGV"),
+        (-9, "ended by SIGKILL (out of memory?)"),
+        (3, "ended with status 3"),
+        (None, "its time was up"),
+    ],
+)
+def test_a_job_that_broke_off_is_a_failure(status: int | None, how: str) -> None:
+    outcome = _outcome({"a": "passed"}, status=status, complete=False)
     selection = testrun.gate.Selection((), {})
     result = testrun._result(Layout(Path()), None, selection, outcome, ALL)
-    assert result.failures == ("tooling: pytest did not come to its end (status -11)",)
+    assert result.failures == (f"tooling: pytest did not come to its end ({how})",)
+    assert how in outcome.line()
