@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ci import compose as composing
 from ci import jobs
+from ci.changedtests import changed_functions
 from ci.closure import closure, subset, topic_closure, topic_patches
 from ci.compose import BaseTree
 from ci.errors import Fault
@@ -209,9 +210,32 @@ class Trier:
                 yield path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     def _tests(self, patch: Patch, planned: Sequence[composing.Planned]) -> Iterator[str]:
+        """Whole test files that the patch adds; of upstream's, the tests that it changes."""
         for path in self._paths(patch, planned):
-            if path.startswith("tests/") and Path(path).name.startswith("test_"):
+            if not (path.startswith("tests/") and Path(path).name.startswith("test_")):
+                continue
+            raw = path.encode("utf-8", "surrogateescape")
+            if raw not in self.base.entries:
                 yield path
+                continue
+            before, after, last = self._versions(raw, patch, planned)
+            still = changed_functions(b"", last)
+            names = changed_functions(before, after)
+            yield from (f"{path}::{name}" for name in names if name in still)
+
+    def _versions(
+        self, path: bytes, patch: Patch, planned: Sequence[composing.Planned]
+    ) -> tuple[bytes, bytes, bytes]:
+        """A file of upstream's before the patch, after it, and after all that is planned."""
+        found = [self.store.blob(self.base.entries[path].id)]
+        at = 0
+        for one in planned:
+            if path in one.changes:
+                content = one.changes[path]
+                found.append(content.data if content else b"")
+            if one.patch.name == patch.name:
+                at = len(found) - 1
+        return found[at - 1], found[at], found[-1]
 
     def _try(
         self, tree: str, modules: Sequence[str], tests: Sequence[str], *, early: bool

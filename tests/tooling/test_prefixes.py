@@ -188,6 +188,28 @@ def test_a_failing_test_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert "no test came to an end (status 5)" in rows[1].outcome.failed[0]
 
 
+def test_of_upstream_s_test_files_only_what_changed_is_run(tmp_path: Path) -> None:
+    before = ["import os", "", "def test_one():", "    assert os", "", "", "class TestIt:",
+              "    def test_two(self):", "        assert False", "", "", "", "", "",
+              "def test_three():", "    assert False"]  # fmt: skip
+    upstream = {**PYTHON, "tests/test_up.py": text(*before)}
+    project = Project.make(tmp_path / "project", upstream)
+    clone = clone_of(project, tmp_path / "clone")
+    after = [*before]
+    after[8] = "        assert True"
+    commit(clone, "[Core] Mend", {"tests/test_up.py": text(*after), "vllm/x.py": text("")})
+    gone = [*after[:6], *after[9:], "", "", "def test_four():", "    pass"]
+    commit(clone, "[Core] Mend more", {"tests/test_up.py": text(*gone)})
+    project.import_commits(clone, "HEAD~2..HEAD", "a", "--title", "a")
+    first, second = _rows(project, Kind.PREFIX)
+    assert first.good and second.good
+    assert first.outcome.tests == second.outcome.tests == {"passed": 1}
+    # A test that is gone again when the topic is whole cannot be asked for.
+    (row,) = _rows(project, Kind.TOPIC)
+    assert row.good
+    assert row.outcome.tests == {"passed": 1}
+
+
 def test_a_module_that_upstream_cannot_import_here(tmp_path: Path) -> None:
     change = {"vllm/needs_gpu.py": text("import no_such_driver  # really")}
     (row,) = _rows(_project(tmp_path, [("a", "[Core] Gpu", change)]), Kind.PREFIX)
