@@ -27,6 +27,7 @@ from ci.pin import load_pin
 from ci.progress import say
 from ci.runlock import alone
 from ci.series import SeriesFiles, read_files
+from ci.sources import source_word
 from ci.store import open_store
 from ci.swap import recover, write_series
 
@@ -38,6 +39,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.add_argument(
         "--source",
+        type=source_word,
         help="where vLLM comes from: an sdist, its folder, a git clone or URL, or `index`",
     )
     parser.add_argument(
@@ -208,7 +210,7 @@ def apply(layout: Layout, args: argparse.Namespace) -> Applied:
     if recover(layout):
         say("finished a refresh that was cut short")
     files = read_files(layout)
-    if not (args.relock or args.discard or args.source):
+    if not (args.relock or args.discard or args.source is not None):
         same = _nothing_to_do(layout, files)
         if same is not None:
             return same

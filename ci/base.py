@@ -7,7 +7,9 @@ repository, where it is vLLM's own commit. `import_base` puts it into the store.
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +65,11 @@ def import_base(layout: Layout, pin: Pin, source: str | None = None, show: Show 
     if not (layout.store / "HEAD").is_file():
         git.init()
     known = _bases(git)
-    if source is None:
-        before = known.get(_CHOSEN)
+    if source is None and (before := known.get(_CHOSEN)) is not None:
         base = _as_base(pin, before, known)
         if base is not None:
             return base
+        show("the base in the store is not that of pin.toml as it is now: making it anew")
     kind = _kind_of(source, pin)
     if kind is Kind.GIT:
         assert source is not None
@@ -86,22 +88,20 @@ def _bases(git: Git) -> dict[str, tuple[str, str]]:
     return {name: (commit, tree) for name, commit, tree in rows}
 
 
-def _ref(pin: Pin, kind: Kind) -> str:
-    return f"refs/base/{kind.value}/{pin.tag}-{pin.commit[:12]}"
+def base_ref(pin: Pin, kind: Kind) -> str:
+    """Where a base is kept: under all that the pin says of its source, so that
+    none is taken for verified by another pin's words."""
+    words = (pin.version, pin.repository, pin.tag, pin.commit, pin.base_tree, pin.sdist)
+    digest = hashlib.sha256(repr((*words, pin.generated)).encode()).hexdigest()
+    return f"refs/base/{kind.value}/{digest[:16]}"
 
 
-def _as_base(
-    pin: Pin, found: tuple[str, str] | None, known: Mapping[str, tuple[str, str]]
-) -> Base | None:
+def _as_base(pin: Pin, found: tuple[str, str], known: Mapping[str, tuple[str, str]]) -> Base | None:
     """The commit and tree as this pin's base; None if they are another pin's."""
-    if found is not None and found[0] == pin.commit:
-        return Base(*found, Kind.GIT)
-    if (
-        found is not None
-        and found[1] == pin.base_tree
-        and found == known.get(_ref(pin, Kind.SDIST))
-    ):
-        return Base(*found, Kind.SDIST)
+    for kind in Kind:
+        right = found[0] == pin.commit if kind is Kind.GIT else found[1] == pin.base_tree
+        if right and found == known.get(base_ref(pin, kind)):
+            return Base(*found, kind)
     return None
 
 
@@ -136,12 +136,14 @@ def _from_sdist(
     known: dict[str, tuple[str, str]],
     show: Show,
 ) -> Base:
-    ref = _ref(pin, Kind.SDIST)
+    ref = base_ref(pin, Kind.SDIST)
     if ref in known and known[ref][1] == pin.base_tree and source in (None, INDEX):
         return Base(*known[ref], Kind.SDIST)
     path = fetch_artifact(layout, pin.sdist, source, show)
     show(f"importing {pin.sdist.file}")
-    tree = import_tree(git, path, pin.generated)
+    found = list(sdist_files(path))
+    _check_words(pin, found)
+    tree = import_tree(git, found, pin.generated)
     if tree != pin.base_tree:
         raise Fault(
             f"{pin.sdist.file} unpacks to tree {tree}, pin.toml says base_tree {pin.base_tree}",
@@ -157,20 +159,53 @@ def _from_sdist(
     return base
 
 
+def _check_words(pin: Pin, found: Sequence[tuple[str, Member]]) -> None:
+    """Hold what the pin says of the release against what its sdist says of itself.
+
+    Raises:
+        Fault: names the key of pin.toml.
+    """
+    if pin.tag != f"v{pin.version}":
+        raise Fault(
+            f"pin.toml: vllm.tag is {pin.tag}, the tag of {pin.version} is v{pin.version}",
+            todo="mend pin.toml",
+        )
+    contents = {path: member.content for path, member in found}
+    version = re.search(rb"^Version: (\S+)$", contents.get("PKG-INFO", b""), re.MULTILINE)
+    if version and version[1].decode("utf-8", "replace") != pin.version:
+        raise _other(pin, "version", pin.version, version[1].decode("utf-8", "replace"))
+    commit = short_commit(contents.get("vllm/_version.py", b""))
+    if not pin.commit.startswith(commit):
+        raise _other(pin, "commit", pin.commit, f"{commit}…")
+
+
+def _other(pin: Pin, key: str, said: str, found: str) -> Fault:
+    return Fault(
+        f"pin.toml: vllm.{key} is {said}, but {pin.sdist.file} was made from {found}",
+        todo="mend pin.toml",
+    )
+
+
+def short_commit(version_file: bytes) -> str:
+    """The start of the commit id that vLLM's build writes into vllm/_version.py."""
+    match = re.search(rb"commit_id = '?g([0-9a-f]{7,40})", version_file)
+    return match[1].decode() if match else ""
+
+
 def base_commit(git: Git, tree: str, what: str) -> Base:
     """A commit without a parent for a tree that came from an sdist."""
     commit = git.commit_tree(tree, (), BASE_AUTHOR, f"vLLM {what}\n".encode())
     return Base(commit, tree, Kind.SDIST)
 
 
-def import_tree(git: Git, sdist: Path, generated: tuple[str, ...]) -> str:
-    """Write the files of an sdist to a store, without its top folder and `generated`.
+def import_tree(git: Git, found: Sequence[tuple[str, Member]], generated: tuple[str, ...]) -> str:
+    """Write the files of an sdist to a store, without `generated`.
 
     They arrive as one pack, with no file unpacked on the way.
     """
     files = [
         (path, member)
-        for path, member in _without_top(sdist)
+        for path, member in found
         if path not in generated
         and not any(path.startswith(name) for name in generated if name.endswith("/"))
     ]
@@ -183,7 +218,8 @@ def import_tree(git: Git, sdist: Path, generated: tuple[str, ...]) -> str:
     return tree
 
 
-def _without_top(sdist: Path) -> Iterator[tuple[str, Member]]:
+def sdist_files(sdist: Path) -> Iterator[tuple[str, Member]]:
+    """The files of an sdist, by their paths without its top folder."""
     top: str | None = None
     for member in members(sdist):
         first, _, below = member.path.partition("/")
@@ -215,7 +251,7 @@ def _from_git(
     git: Git, pin: Pin, source: str, known: dict[str, tuple[str, str]], show: Show
 ) -> Base:
     """vLLM's own commit from a git repository, without its history."""
-    ref = _ref(pin, Kind.GIT)
+    ref = base_ref(pin, Kind.GIT)
     if known.get(ref, ("",))[0] != pin.commit:
         show(f"fetching {pin.tag} from {_shown(source)}")
         fetch_commit(git, source, (pin.commit, f"refs/tags/{pin.tag}"))

@@ -22,6 +22,7 @@ from ci.objects import Content
 from ci.patchfile import AUTHOR, PatchFile
 from ci.progress import say
 from ci.series import Patch, Series, SeriesFiles, Topic, read_files
+from ci.sources import source_word
 from ci.swap import recover, write_series
 from ci.trees import CommitInfo, Entry, file_diffs, read_commits, read_contents, with_binaries
 
@@ -39,7 +40,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="where a later commit changes a file that an earlier one adds, "
         "put the last version into the one that adds it",
     )
-    parser.add_argument("--source", help="where the pinned vLLM comes from")
+    parser.add_argument("--source", type=source_word, help="where the pinned vLLM comes from")
 
 
 def open_clone(path: Path) -> Git:

@@ -22,6 +22,7 @@ from ci.rolling import Rolled, roll
 from ci.rollwork import Open, RollWork
 from ci.runlock import alone
 from ci.series import SeriesFiles, Topic, read_files
+from ci.sources import source_word
 from ci.swap import recover, write_series
 from ci.targets import Target
 from ci.verdicts import Report, as_json, as_text
@@ -33,7 +34,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "target", nargs="?", help="a version (0.18.1), or with --source a tag, branch or commit"
     )
     parser.add_argument(
-        "--source", help="where it comes from: an sdist, its folder, or a git clone or URL"
+        "--source",
+        type=source_word,
+        help="where it comes from: an sdist, its folder, or a git clone or URL",
     )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     act = parser.add_mutually_exclusive_group()

@@ -6,6 +6,7 @@ for its sha256: from an index, or from a file or folder that the user gave.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,13 @@ Show = Callable[[str], None]
 
 INDEX = "index"
 """The `--source` that goes back to the sdist from the package index."""
+
+
+def source_word(word: str) -> str:
+    """The type of every `--source` option: a shell variable that is not set is no source."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("is empty: give a file, a folder or a git repository")
+    return word
 
 
 def sha256_of(path: Path) -> str:
@@ -89,7 +97,10 @@ def fetch_artifact(
     if _is_good(target, artifact):
         return target
     if target.exists():
-        show(f"{target} was changed or damaged; fetching it again")
+        show(
+            f"{target} is not the file that pin.toml names (expected sha256 {artifact.sha256}, "
+            f"got {sha256_of(target)}); fetching it"
+        )
     from filelock import FileLock
 
     layout.downloads.mkdir(parents=True, exist_ok=True)

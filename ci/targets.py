@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ci.archive import members
-from ci.base import ARRIVED, base_commit, fetch_commit, import_tree
+from ci.base import (
+    ARRIVED,
+    base_commit,
+    fetch_commit,
+    import_tree,
+    sdist_files,
+    short_commit,
+)
 from ci.errors import Fault
 from ci.git import Git
 from ci.layout import Layout
@@ -144,7 +150,7 @@ def _imported(
     store: Git, pin: Pin, name: str, path: Path, sdist: Artifact, wheels: Mapping[str, Artifact]
 ) -> Target:
     say(f"importing {path.name}")
-    tree = import_tree(store, path, pin.generated)
+    tree = import_tree(store, list(sdist_files(path)), pin.generated)
     base = base_commit(store, tree, f"v{name}\n\nThe files of {sdist.file}.")
     return Target(name, base.commit, tree, sdist, wheels)
 
@@ -165,7 +171,7 @@ def pin_of(layout: Layout, store: Git, target: Target, old: Pin, commit: str | N
             todo="roll to the release itself: `nox -s roll -- VERSION --accept`",
         )
     tag = f"v{target.name}"
-    short = _short_commit(fetch_artifact(layout, target.sdist))
+    short = _commit_of(fetch_artifact(layout, target.sdist))
     full = commit or _tag_commit(store, old.repository, tag)
     if not full or not re.fullmatch(r"[0-9a-f]{40}", full):
         raise Fault(
@@ -189,13 +195,10 @@ def pin_of(layout: Layout, store: Git, target: Target, old: Pin, commit: str | N
     )
 
 
-def _short_commit(sdist: Path) -> str:
-    """The start of the commit id that vLLM's build wrote into the sdist."""
-    for member in members(sdist):
-        if member.path.endswith("/vllm/_version.py"):
-            match = re.search(rb"commit_id = '?g([0-9a-f]{7,40})", member.content)
-            return match[1].decode() if match else ""
-    return ""
+def _commit_of(sdist: Path) -> str:
+    """The start of the id of the commit that an sdist was made from."""
+    found = {path: member.content for path, member in sdist_files(sdist)}
+    return short_commit(found.get("vllm/_version.py", b""))
 
 
 def _tag_commit(store: Git, repository: str, tag: str) -> str:

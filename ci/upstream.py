@@ -33,6 +33,7 @@ from ci.progress import say
 from ci.rolling import roll
 from ci.runlock import alone
 from ci.series import SeriesFiles, Topic, read_files
+from ci.sources import source_word
 from ci.trees import changes, file_diffs, read_contents, with_binaries
 
 CATEGORIES = (
@@ -53,7 +54,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--onto", metavar="REF", help="stand on this tag, branch or commit of --source, not the pin"
     )
-    parser.add_argument("--source", help="a git clone or URL of vLLM")
+    parser.add_argument("--source", type=source_word, help="a git clone or URL of vLLM")
     parser.add_argument(
         "--fork", metavar="URL", help="your fork, for the printed commands; default: remote `fork`"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from ci import apply as applying
 from ci import importer, pin
 from ci import refresh as refreshing
+from ci.base import Kind, base_ref
 from ci.filediff import quote
 from ci.git import Git
 from ci.layout import Layout
@@ -121,8 +122,6 @@ class Project:
         tree = write_tree(store, "refs/base/chosen", upstream)[1]
         if sdist:
             shutil.rmtree(store.git_dir)
-        else:
-            store.run("update-ref", f"refs/base/sdist/{TAG}-{COMMIT[:12]}", "refs/base/chosen")
         digest = hashlib.sha256(packed).hexdigest()
         artifact = Artifact("vllm", "vllm-0.0.1.tar.gz", max(len(packed), 1), digest)
         made = Pin(
@@ -135,6 +134,8 @@ class Project:
             ("PKG-INFO",),
             {"cpu-x86_64": artifact},
         )
+        if not sdist:
+            store.run("update-ref", base_ref(made, Kind.SDIST), "refs/base/chosen")
         layout.pin.write_text(pin.dump_pin(made))
         layout.patches.mkdir()
         topic = Topic("all", "Everything")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci.checkout import Dirty
+from ci.cli import main
 from ci.errors import Fault
 from tests.tooling.projects import A3, UPSTREAM, Project, clone_of, commit, edit, text
 
@@ -584,3 +586,26 @@ def test_the_command_line(project: Project) -> None:
     first = failed.stderr.splitlines()[0]
     assert first.startswith("error: patches/0001-Build-Say-six.patch is missing, but")
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize("verb", ["apply", "roll", "upstream", "import-commits"])
+def test_an_empty_source_is_no_source(
+    project: Project, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    words = [verb, "--source", ""]
+    assert main(words, start=project.root) == 1
+    assert "argument --source: is empty" in capsys.readouterr().err
+
+
+def test_a_pin_that_changed_is_looked_at_again(project: Project) -> None:
+    before = project.series()
+    good = project.layout.pin.read_text()
+    project.layout.pin.write_text(good.replace('tag = "v0.0.1"', 'tag = "v0.0.2"'))
+    with pytest.raises(Fault, match=r"vllm\.tag is v0\.0\.2, the tag of 0\.0\.1 is v0\.0\.1"):
+        project.apply()
+    project.layout.pin.write_text(re.sub('sha256 = "...', 'sha256 = "000', good, count=1))
+    with pytest.raises(Fault, match=r"vllm-0\.0\.1\.tar\.gz could not be fetched"):
+        project.apply()
+    project.layout.pin.write_text(good)
+    assert not project.apply().changed
+    assert project.series() == before

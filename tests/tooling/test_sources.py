@@ -314,8 +314,14 @@ def test_a_wrong_given_file(layout: Layout, tmp_path: Path) -> None:
 # -- base trees ---------------------------------------------------------------
 
 
-def _sdist(path: Path, files: dict[str, bytes], top: str = "vllm-1/") -> bytes:
-    extras = {"PKG-INFO": b"m", "vllm.egg-info/SOURCES.txt": b"", "vllm/_version.py": b"v"}
+def _sdist(
+    path: Path, files: dict[str, bytes], top: str = "vllm-1/", version: bytes = b"v"
+) -> bytes:
+    extras = {
+        "PKG-INFO": b"Name: vllm\nVersion: 1\n",
+        "vllm.egg-info/SOURCES.txt": b"",
+        "vllm/_version.py": version,
+    }
     with tarfile.open(path, "w:gz") as archive:
         for name, content in {**files, **extras}.items():
             info = tarfile.TarInfo(top + name)
@@ -516,8 +522,7 @@ def test_another_pin_is_another_base(
     data = _sdist(tmp_path / "vllm-2.tar.gz", {**FILES, "setup.py": b"2"})
     later = dataclasses.replace(
         pin,
-        version="2",
-        tag="v2",
+        repository="https://example.invalid/other.git",
         commit=upstream.resolve("refs/tags/v2") or "",
         base_tree=upstream.tree_of("v2"),
         sdist=_artifact(data, "vllm-2.tar.gz"),
@@ -537,6 +542,52 @@ def test_another_commit_with_the_same_tree_is_another_base(
     assert second.tree == first.tree
     assert second.commit != first.commit
     assert _import(layout, other) == second
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("version", "2", r"vllm\.tag is v1, the tag of 2 is v2"),
+        ("tag", "v2", r"vllm\.tag is v2, the tag of 1 is v1"),
+        ("both", "2", r"vllm\.version is 2, but vllm-1\.tar\.gz was made from 1"),
+        (
+            "commit",
+            "2" * 40,
+            r"vllm\.commit is 2{40}, but vllm-1\.tar\.gz was made from [0-9a-f]{9}…",
+        ),
+        ("sha256", "0" * 64, r"is not the pinned file: expected sha256 0{64}, got [0-9a-f]{64}"),
+        ("size", 5, "got more than 5 bytes"),
+        ("file", "vllm-1.0.tar.gz", r"vllm-1\.0\.tar\.gz is not on"),
+        ("generated", ("PKG-INFO",), "unpacks to tree"),
+    ],
+)
+def test_a_pin_that_changed_after_its_base_was_imported(
+    layout: Layout, pin: Pin, tmp_path: Path, index: Index, key: str, value: object, says: str
+) -> None:
+    words = f"__commit_id__ = commit_id = 'g{pin.commit[:9]}'".encode()
+    data = _sdist(tmp_path / pin.sdist.file, FILES, version=words)
+    pin = dataclasses.replace(pin, sdist=_artifact(data, pin.sdist.file))
+    index.files[pin.sdist.file] = data
+    base = _import(layout, pin)
+    if key in ("sha256", "size", "file"):
+        wrong = dataclasses.replace(pin, sdist=dataclasses.replace(pin.sdist, **{key: value}))
+    elif key == "both":
+        wrong = dataclasses.replace(pin, version="2", tag="v2")
+    else:
+        wrong = dataclasses.replace(pin, **{key: value})
+    for _ in range(2):
+        with pytest.raises(Fault, match=says):
+            _import(layout, wrong)
+    assert _import(layout, pin) == base
+
+
+def test_a_pin_that_changed_after_its_base_was_fetched(
+    layout: Layout, pin: Pin, upstream: Git, index: Index
+) -> None:
+    _import(layout, pin, upstream.git_dir)
+    with pytest.raises(Fault, match=r"vllm-1\.tar\.gz is not on"):
+        _import(layout, dataclasses.replace(pin, version="2", tag="v2"))
+    assert _import(layout, pin).kind is Kind.GIT
 
 
 def test_places_that_are_nothing(layout: Layout, pin: Pin, tmp_path: Path) -> None:
