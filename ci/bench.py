@@ -29,15 +29,20 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the results (build/bench/NAME)")
 
 
+# Without a GPU the serving benchmark is a test of itself.
+_SMALL = ["--prompts", "2", "4", "--tokens", "48", "--length", "1024", "--repeat", "1"]
+
+
 def _words(bed: Bed, name: str, out: Path, series: Path) -> list[str]:
-    """What the script has to be told."""
+    """What the script has to be told; the user's own words stand behind and win."""
     if name == "bookkeeping":
         trees = ["--pristine", str(bed.pristine), "--patched", str(bed.environment.site_packages)]
         script = series / "benchmarks" / "benchmark_bookkeeping.py"
         return [*trees, "--script", str(script), "--out", str(out)]
     if name == "proposer":
         return ["--out", str(out), "--vllm-tree", str(series)]
-    return ["--model", str(bed.real_model), "--json", str(out / "serve.json")]
+    small = [] if bed.variant is Variant.CUDA else _SMALL
+    return ["--model", str(bed.real_model), "--json", str(out / "serve.json"), *small]
 
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
