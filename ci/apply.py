@@ -16,20 +16,20 @@ from pathlib import Path
 from ci import checkout, worktree
 from ci import compose as composing
 from ci import lock as locking
-from ci.base import import_base
+from ci.base import import_base, sdist_base
 from ci.checkpoints import checkpoint
 from ci.compose import BaseTree, Composed
 from ci.errors import Fault
 from ci.export import check_fixed_point, settle
 from ci.git import Git, GitError
 from ci.layout import Layout
-from ci.pin import load_pin
+from ci.pin import Pin, load_pin
 from ci.progress import say
 from ci.runlock import alone
 from ci.series import SeriesFiles, read_files
 from ci.sources import source_word
 from ci.store import open_store
-from ci.swap import recover, write_series
+from ci.swap import changed, recover, write_series
 
 _RECORD = 1
 """Raised when a record of an older tool must not count."""
@@ -185,20 +185,34 @@ def _compose(
         locking.check_inputs(lock, files, pin.base_tree)
     store, base = open_base(layout, args.source)
     if args.relock:
-        if base.tree != pin.base_tree:
-            raise Fault(
-                "the lock is written from the sdist's tree, not a git commit's",
-                todo="`nox -s apply -- --relock --source index`",
-            )
         settled, composed = settle(store, base, files)
-        for path in write_series(layout, settled, composed.lock):
-            say(f"wrote {path}")
+        locked = pinned_lock(layout, store, pin, settled, composed)
+        for line in changed(layout, write_series(layout, settled, locked)):
+            say(line)
         return settled, composed
     composed = composing.compose(store, base, files)
     assert lock is not None
     locking.check_trees(lock, composed.lock)
     check_fixed_point(store, base, files, composed)
     return files, composed
+
+
+def pinned_lock(
+    layout: Layout, store: Git, pin: Pin, files: SeriesFiles, composed: Composed
+) -> locking.Lock:
+    """The lock of a composed series: that of the pin's tree, on which it is
+    composed again where it stands on vLLM's own commit with another one.
+
+    Raises:
+        Fault: it does not give the same there.
+    """
+    if composed.base.tree == pin.base_tree:
+        return composed.lock
+    base = sdist_base(layout, pin)
+    read = composing.read_base(store, base.commit, base.tree)
+    again = composing.compose(store, read, files)
+    locking.check_trees(again.lock, composed.lock)
+    return again.lock
 
 
 def apply(layout: Layout, args: argparse.Namespace) -> Applied:

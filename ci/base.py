@@ -81,6 +81,16 @@ def import_base(layout: Layout, pin: Pin, source: str | None = None, show: Show 
     return base
 
 
+def sdist_base(layout: Layout, pin: Pin, show: Show = say) -> Base:
+    """The base made from the pin's sdist, whichever is built on.
+
+    Raises:
+        Fault: the sdist cannot be had.
+    """
+    git = Git(layout.store)
+    return _from_sdist(layout, git, pin, None, _bases(git), show)
+
+
 def _bases(git: Git) -> dict[str, tuple[str, str]]:
     """Every base in the store: ref -> (commit, tree)."""
     out = git.text("for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/base/")

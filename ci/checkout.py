@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ci import files
 from ci.checkpoints import checkpoint
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.git import Git
 from ci.layout import Layout
 from ci.objects import FOLDER, show
@@ -112,12 +112,13 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
     assert state.applied is not None
     if discard:
         return _discard(tree, store, state, head)
+    if state.refreshed == head:
+        # A refresh has written the series: the files are the head's, but for
+        # what was edited since if it was cut short. The head may be the old one
+        # still, where commits of the user's change nothing in the end.
+        return _adopt(tree, store, state, head)
     if state.applied == head:
         return standing(state)
-    if state.refreshed == head:
-        # A refresh was cut short after the series was written: the files are
-        # the head's, but for what was edited since.
-        return _adopt(tree, store, state, head)
     commits = tree.own_commits(state)
     edited = tree.edited(state.applied)
     staged = _staged(tree, state.applied)
@@ -149,12 +150,12 @@ def _check_origin(tree: WorkTree, store: Git, state: State, head: str) -> None:
 def _refuse(tree: WorkTree, commits: list[str], paths: set[bytes]) -> None:
     """Stop where something of the user's would be lost."""
     if commits:
-        raise Dirty(f"{tree.root} has commits of yours", todo=_TODO, details=tuple(commits))
+        raise Dirty(f"{tree.root} has commits of yours", todo=_TODO, details=listed(commits))
     if paths:
         raise Dirty(
             f"{tree.root} has {len(paths)} edited file{'s' * (len(paths) > 1)}",
             todo=_TODO,
-            details=tuple(show(path) for path in sorted(paths)[:50]),
+            details=listed([show(path) for path in sorted(paths)]),
         )
 
 
@@ -291,7 +292,7 @@ def finish(tree: WorkTree, store: Git, state: State) -> State:
         raise Dirty(
             f"an update of {tree.root} was cut short, and files were edited since",
             todo="move your versions away, and run `nox -s apply` again",
-            details=tuple(show(path) for path in foreign),
+            details=listed([show(path) for path in foreign]),
         )
     for name in ("index.lock", "HEAD.lock"):
         (tree.git_dir / name).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ their sources, or what builds them, would be built without its own changes.
 
 from __future__ import annotations
 
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.git import Git
 
 _FOLDERS = (b"csrc/", b"cmake/", b"rust/", b".cargo/")
@@ -70,5 +70,5 @@ def refuse_compiled_changes(git: Git, base_tree: str, tree: str) -> None:
             f"the series changes {len(touched)} compiled source file(s), which a wheel made of "
             "the pinned release's libraries would not hold",
             todo="keep these out of the series, or build vLLM with a compiler",
-            details=tuple(path.decode("utf-8", "backslashreplace") for path in touched),
+            details=listed([path.decode("utf-8", "backslashreplace") for path in touched]),
         )

@@ -7,6 +7,17 @@ exception is a bug in the tooling and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_SHOWN = 20
+
+
+def listed(lines: Sequence[str]) -> tuple[str, ...]:
+    """A list of things as a fault's details, cut where nobody would read on."""
+    if len(lines) <= _SHOWN + 1:
+        return tuple(lines)
+    return (*lines[:_SHOWN], f"… and {len(lines) - _SHOWN} more")
+
 
 class Fault(Exception):
     """Something a user can act on.

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -239,16 +239,20 @@ class Git:
         """
         result = self.attempt(*args, stdin=stdin, env=env, cwd=cwd)
         if not result.ok:
-            for code in _MACHINE:
-                if os.strerror(code).encode() in result.err:
-                    raise OSError(code, os.strerror(code), str(self.git_dir))
-            lines = result.err.decode("utf-8", "replace").strip().splitlines()
-            raise GitError(
-                f"git {' '.join(args[:2])} failed with status {result.status} in {self.git_dir}",
-                todo="read git's own words below",
-                details=tuple(lines[:20]),
-            )
+            raise self._failed(args, result)
         return result.out
+
+    def _failed(self, args: Sequence[str], result: Result) -> Exception:
+        """The fault for a command that should have succeeded."""
+        for code in _MACHINE:
+            if os.strerror(code).encode() in result.err:
+                return OSError(code, os.strerror(code), str(self.git_dir))
+        lines = result.err.decode("utf-8", "replace").strip().splitlines()
+        return GitError(
+            f"git {' '.join(args[:2])} failed with status {result.status} in {self.git_dir}",
+            todo="read git's own words below",
+            details=tuple(lines[:20]),
+        )
 
     def text(self, *args: str, stdin: bytes | None = None) -> str:
         """`run`, for output that is one plain ASCII word or line."""
@@ -268,6 +272,14 @@ class Git:
 
     def tree_of(self, commit: str) -> str:
         return self.text("rev-parse", "--verify", f"{commit}^{{tree}}")
+
+    def is_ancestor(self, commit: str, head: str) -> bool:
+        """Whether `head` stands on `commit`, or is it."""
+        words = ("merge-base", "--is-ancestor", commit, head)
+        result = self.attempt(*words)
+        if result.status not in (0, 1):
+            raise self._failed(words, result)
+        return result.ok
 
     def blob(self, object_id: str) -> bytes:
         return self.run("cat-file", "blob", object_id)

@@ -21,9 +21,10 @@ from ci.layout import Layout
 from ci.objects import Content
 from ci.patchfile import AUTHOR, PatchFile
 from ci.progress import say
+from ci.rewritten import authors_note
 from ci.series import Patch, Series, SeriesFiles, Topic, read_files
 from ci.sources import source_word
-from ci.swap import recover, write_series
+from ci.swap import changed, recover, write_series
 from ci.trees import CommitInfo, Entry, file_diffs, read_commits, read_contents, with_binaries
 
 
@@ -164,6 +165,8 @@ def import_commits(
     """Do it, given the base; returns the paths that changed."""
     clone = open_clone(args.repo)
     commits = read_range(clone, args.range)
+    if note := authors_note([commit.author for commit in commits]):
+        say(note)
     topic = Topic(args.topic, args.title or args.topic)
     new = patches_of(clone, base, commits, topic.name, args.fold)
     merged = merge(read_or_empty(layout), new, topic, args.replace)
@@ -179,7 +182,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     with alone(layout, "import-commits"):
         recover(layout)
         store, base = open_base(layout, args.source)
-        for path in import_commits(layout, store, base, args):
-            say(path)
+        for line in changed(layout, import_commits(layout, store, base, args)):
+            say(line)
     say("`nox -s apply` composes it")
     return 0

@@ -23,7 +23,7 @@ from ci.rollwork import Open, RollWork
 from ci.runlock import alone
 from ci.series import SeriesFiles, Topic, read_files
 from ci.sources import source_word
-from ci.swap import recover, write_series
+from ci.swap import changed, recover, write_series
 from ci.targets import Target
 from ci.verdicts import Report, as_json, as_text
 
@@ -231,8 +231,8 @@ def _run(layout: Layout, args: argparse.Namespace) -> int:
         _take_solved(layout, name, read_files(layout))
     tried = _attempt(layout, name, args.source)
     if args.accept:
-        for path in _accept(tried, args.commit):
-            say(f"wrote {path}")
+        for line in changed(layout, _accept(tried, args.commit)):
+            say(line)
         for dropped in tried.rolled.dropped:
             print(f"{dropped} has nothing left to change on {name}: taken out of the series")
         print(f"the series stands on vLLM {name}; `nox -s apply` composes it")

@@ -13,7 +13,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.filediff import FileDiff
 from ci.git import Git
 from ci.layout import Layout
@@ -123,7 +123,7 @@ class RollWork:
             raise Fault(
                 f"{len(left)} places in {self.root} are not solved yet",
                 todo="edit them, then run `nox -s roll -- --continue`",
-                details=tuple(left[:40]),
+                details=listed(left),
             )
         assert now is not None
         before = view.tree_of(opened.marked)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ci import files, toml
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.layout import Layout
 from ci.objects import Content, show
 
@@ -321,7 +321,7 @@ def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
         raise Fault(
             f"patches/{stray[0]} is not named in patches/series.toml",
             todo="add it there or delete it",
-            details=tuple(f"patches/{name}" for name in stray[1:]),
+            details=listed([f"patches/{name}" for name in stray[1:]]),
         )
     return found
 
@@ -348,7 +348,7 @@ def read_files(layout: Layout) -> SeriesFiles:
         raise Fault(
             f"overlay/{stray[0]} is named by no patch",
             todo="add it to a patch's `overlay` in patches/series.toml, or delete it",
-            details=tuple(f"overlay/{path}" for path in stray[1:]),
+            details=listed([f"overlay/{path}" for path in stray[1:]]),
         )
     overlay = {path: files.read(overlay_path(layout, path)) for path in present}
     return SeriesFiles(series, patches, {p: c for p, c in overlay.items() if c is not None})

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from ci import files as on_disk
 from ci.checkpoints import checkpoint
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.layout import Layout
 from ci.lock import Lock, dump_lock
 from ci.objects import REGULAR, Content
@@ -101,6 +101,11 @@ def write_series(
             raise
         _clear(layout)
     return [move.path for move in moves]
+
+
+def changed(layout: Layout, paths: Iterable[str]) -> list[str]:
+    """What `write_series` did, for a person, a line for each path."""
+    return [f"{'removed' if _now(layout, path) is None else 'wrote'} {path}" for path in paths]
 
 
 def _keep_comments(old: Content | None) -> None:
@@ -190,7 +195,7 @@ def recover(layout: Layout) -> bool:
         raise Fault(
             "an interrupted refresh cannot be finished: files were edited since",
             todo=f"move your versions away, or delete {_folder(layout)} to keep them as they are",
-            details=tuple(edited),
+            details=listed(edited),
         )
     _carry_out(layout, moves)
     _clear(layout)

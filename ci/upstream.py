@@ -23,7 +23,7 @@ from ci.apply import open_base
 from ci.base import Kind, import_base
 from ci.closure import subset, topic_closure, topic_named, topic_patches
 from ci.compose import BaseTree, Commit, Planned
-from ci.errors import Fault
+from ci.errors import Fault, listed
 from ci.git import Git, Identity, user_identity
 from ci.layout import Layout
 from ci.messages import Message
@@ -223,7 +223,7 @@ def check_spdx(files: dict[str, bytes]) -> None:
         raise Fault(
             f"{len(bare)} new files have no SPDX header",
             todo="start them with `# SPDX-License-Identifier: Apache-2.0`",
-            details=tuple(bare),
+            details=listed(bare),
         )
 
 

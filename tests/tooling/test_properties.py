@@ -25,8 +25,9 @@ from ci.hunks import apply_diff
 from ci.messages import Message
 from ci.objects import EXECUTABLE, NULL_ID, REGULAR, SYMLINK, Content, split_lines
 from ci.patchfile import AUTHOR, PatchFile
-from ci.refresh import draft_of, series_of
+from ci.refresh import series_of
 from ci.series import Patch, Series, SeriesFiles, Topic
+from ci.taking import draft_of
 from ci.trees import Entry, list_tree
 from tests.tooling.projects import CLOCK, Project, put
 
