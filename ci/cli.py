@@ -38,6 +38,7 @@ class Verb:
         options: adds the verb's options to its parser.
         passes_on: words that the parser does not know are no mistake but
             meant for another program (pytest); `run` finds them in `args.rest`.
+        session: noxfile.py has a session of its name.
     """
 
     name: str
@@ -45,9 +46,17 @@ class Verb:
     run: Callable[[Layout, argparse.Namespace], int]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     passes_on: bool = False
+    session: bool = True
+
+    @property
+    def command(self) -> str:
+        """What a user types in front of its words."""
+        return f"nox -s {self.name} --" if self.session else f"python -m ci {self.name}"
 
 
-def _room(module: str, verb: str, help: str, passes_on: bool = False) -> Verb:
+def _room(
+    module: str, verb: str, help: str, *, passes_on: bool = False, session: bool = True
+) -> Verb:
     """A verb whose room has `options` and `run`; imported when it is used."""
 
     def options(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +66,7 @@ def _room(module: str, verb: str, help: str, passes_on: bool = False) -> Verb:
         status: int = importlib.import_module(module).run(layout, args)
         return status
 
-    return Verb(verb, help, run, options, passes_on)
+    return Verb(verb, help, run, options, passes_on, session)
 
 
 # One `Verb` a line, in the order in which a user meets them.
@@ -76,7 +85,12 @@ VERBS: tuple[Verb, ...] = (
     _room("ci.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),
     _room("ci.status", "status", "say where everything stands, on one screen"),
     _room("ci.roll", "roll", "try the series on another vLLM, and move it there"),
-    _room("ci.importer", "import-commits", "take commits of a vLLM clone into the series"),
+    _room(
+        "ci.importer",
+        "import-commits",
+        "take commits of a vLLM clone into the series",
+        session=False,
+    ),
 )
 
 
@@ -92,7 +106,7 @@ def _parser(verbs: Sequence[Verb], words: Sequence[str]) -> argparse.ArgumentPar
     parser = _Parser(prog="python -m ci", description="Pin, compose, build, test and refresh.")
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in verbs:
-        its = below.add_parser(verb.name, help=verb.help, description=verb.help)
+        its = below.add_parser(verb.name, prog=verb.command, help=verb.help, description=verb.help)
         if verb.name in words[:1]:
             verb.options(its)
     return parser
@@ -105,7 +119,7 @@ def _parse(words: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.
     if rest and not verb.passes_on:
         raise Fault(
             f"{verb.name} does not know {' '.join(rest)}",
-            todo=f"see `nox -s {verb.name} -- --help`",
+            todo=f"see `{verb.command} --help`",
         )
     args.rest = rest
     return verb, args

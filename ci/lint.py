@@ -204,6 +204,8 @@ def _run_checks(checks: Sequence[Check]) -> list[str]:
     failed = []
     for check in checks:
         env = environments.clean_variables()
+        # vLLM's scripts read sources in the locale's encoding; theirs is UTF-8.
+        env["PYTHONUTF8"] = "1"
         env["PATH"] = f"{Path(check.words[0]).parent}:{env.get('PATH', '')}"
         done = subprocess.run(
             check.words,

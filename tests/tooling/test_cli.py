@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,30 @@ def test_unknown_words(checkout: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert told.startswith("error: ")
     assert "nonsense" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["apply", "--source"], "see `nox -s apply -- --help`"),
+        (["roll", "--accept", "--abort"], "see `nox -s roll -- --help`"),
+        (["test", "--at-once", "x"], "see `nox -s test -- --help`"),
+        (["status", "--nonsense"], "see `nox -s status -- --help`"),
+        (["import-commits", "x"], "see `python -m ci import-commits --help`"),
+        (["nonsense"], "see `python -m ci --help`"),
+    ],
+)
+def test_where_help_is(
+    checkout: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert cli.main(words, start=checkout) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_every_session_is_a_verb_and_every_verb_a_session() -> None:
+    noxfile = (Path(__file__).resolve().parents[2] / "noxfile.py").read_text()
+    sessions = set(re.findall(r'_ci\(session, "([a-z-]+)"\)', noxfile))
+    assert sessions == {verb.name for verb in cli.VERBS if verb.session}
 
 
 def test_words_for_another_program_are_passed_on(checkout: Path) -> None:

@@ -72,3 +72,13 @@ def test_which_checks_see_which_files(tmp_path: Path) -> None:
     assert [check.name for check in only_text] == ["vLLM: typos"]
     with pytest.raises(Fault, match="has a space in its name"):
         lint.vllm_checks(environment, tmp_path, ("docs/x y.md",))
+
+
+def test_scripts_read_sources_as_utf_8_in_every_locale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.py").write_bytes('name = "é"\n'.encode())
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    read = (sys.executable, "-c", "print(open('x.py').read())")
+    assert lint._run_checks([lint.Check("read", read, tmp_path)]) == []
