@@ -76,6 +76,24 @@ class GreedyRule:
             start = end
 
 
+def with_outputs_at_once(patch: Any, chance: float, seed: int = 0) -> None:
+    """Let outputs be there before the next step is scheduled, now and then or always.
+
+    That is a host which is slower than its device: nothing is in flight.
+    """
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    plain, pick = UniProcExecutor.sample_tokens, random.Random(seed)
+
+    def sample_tokens(self, grammar_output, non_block=False):
+        future = plain(self, grammar_output, non_block=non_block)
+        if non_block and pick.random() < chance:
+            future.exception()
+        return future
+
+    patch.setattr(UniProcExecutor, "sample_tokens", sample_tokens)
+
+
 def with_table_model(engine: Engine, patch: Any) -> Engine:
     """Put the table and the rule into a running engine."""
     runner = engine.runner
@@ -97,7 +115,7 @@ class Live:
 
 
 class Episode:
-    """200 steps of arrivals, aborts and limits, then a look at everything."""
+    """200 steps of arrivals, aborts, resets and limits, then a look at everything."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine, self.random, self.seed = engine, random.Random(seed), seed
@@ -106,6 +124,7 @@ class Episode:
         self.max_model_len = engine.runner.max_model_len
         self.busy = self.random.choice([0.1, 0.4, 0.8])
         self.aborts = self.random.choice([0.0, 0.02, 0.1])
+        self.resets = self.random.choice([0.0, 0.0, 0.1])
 
     def _arrive(self) -> None:
         pick = self.random
@@ -152,6 +171,9 @@ class Episode:
                 name = self.random.choice(running)
                 self.core.abort_request([name])
                 self.requests[name].aborted = True
+            if self.random.random() < self.resets:
+                # With its running requests, or none if there are any.
+                self.core.reset_prefix_cache(self.random.random() < 0.7)
             if self.core.has_unfinished_requests():
                 self._step()
         self.check_outputs()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arrivals, lengths, aborts and limits: right tokens, right buffer, no crash."""
+"""Random arrivals, lengths, aborts, resets and limits: right tokens, right buffer, no crash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 import pytest
 from engines import GPU_ASYNC, GPU_SYNC, Engine, engine
-from episodes import Episode, with_table_model
+from episodes import Episode, with_outputs_at_once, with_table_model
 
 # More by hand: NGRAM_FUZZ_SEEDS=1000.
 SEEDS = int(os.environ.get("NGRAM_FUZZ_SEEDS", "56"))
@@ -48,6 +48,7 @@ RUNS = [(GPU_ASYNC, kind) for kind in KINDS] + [(GPU_SYNC, "few blocks")]
 def table_engine(request):
     mode, kind = request.param
     with pytest.MonkeyPatch.context() as patch, engine(mode, **KINDS[kind]) as made:
+        with_outputs_at_once(patch, chance=0.3)
         yield with_table_model(made, patch), kind
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from cpurig.models.vocab import llama_tokenizer
 from engines import GPU_ASYNC, MODES, NONE, engine
-from episodes import TableModel, with_table_model
+from episodes import TableModel, with_outputs_at_once, with_table_model
 from vllm.reasoning import ReasoningParserManager
 from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
 
@@ -91,21 +91,6 @@ def work(seed: int = 3, count: int = 27) -> tuple[list[Any], list[Any]]:
     return prompts, params
 
 
-def wait_for_each_output(patch: pytest.MonkeyPatch) -> None:
-    """Leave nothing in flight: a host that is slower than its device."""
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
-
-    plain = UniProcExecutor.sample_tokens
-
-    def sample_tokens(self, grammar_output, non_block=False):
-        future = plain(self, grammar_output, non_block=non_block)
-        if non_block:
-            future.exception()
-        return future
-
-    patch.setattr(UniProcExecutor, "sample_tokens", sample_tokens)
-
-
 def told(mode: str, parser: str, patch: pytest.MonkeyPatch) -> tuple[list[list[int]], set[int]]:
     """Everyone's tokens, and how far before the end of their step reasoning ended."""
     prompts, params = work()
@@ -113,7 +98,7 @@ def told(mode: str, parser: str, patch: pytest.MonkeyPatch) -> tuple[list[list[i
     behind = set()
     if mode == AT_ONCE:
         mode = GPU_ASYNC
-        wait_for_each_output(patch)
+        with_outputs_at_once(patch, chance=1.0)
     with engine(mode, speculation=DRAFTS, num_gpu_blocks_override=200, **options) as started:
         with_table_model(started, patch)
         started.runner.model = StoryModel(started.runner.model.vocabulary)

@@ -36,6 +36,20 @@ def test_async_scheduling_is_the_default():
     "speculation, options, reason",
     [
         ({}, {"pipeline_parallel_size": 2, "distributed_executor_backend": "mp"}, "pipeline"),
+        (
+            {},
+            {
+                "tensor_parallel_size": 2,
+                "decode_context_parallel_size": 2,
+                "distributed_executor_backend": "mp",
+            },
+            "context parallelism",
+        ),
+        (
+            {},
+            {"prefill_context_parallel_size": 2, "distributed_executor_backend": "mp"},
+            "context parallelism",
+        ),
         ({}, {"enable_prompt_embeds": True}, "prompt embed"),
         ({"num_speculative_tokens": 256}, {}, "num_speculative_tokens=256 must be smaller"),
         ({"prompt_lookup_max": 256}, {}, "prompt_lookup_max=256 must be smaller"),
