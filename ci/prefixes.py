@@ -86,6 +86,9 @@ def _wrong(row: Row) -> Iterator[str]:
     if outcome.applies:
         yield f"  {outcome.applies}"
         yield from (f"  it would apply with {name}: declare the need" for name in outcome.helps)
+        if outcome.together:
+            names = " and ".join(outcome.together)
+            yield f"  it would apply with {names}: declare the needs, or move the hunk"
     yield from (f"  {name}: {why}" for name, why in (outcome.broken or {}).items())
     yield from (f"  {test}" for test in outcome.failed[:20])
 

@@ -64,6 +64,7 @@ class Outcome:
         applies: empty, or why the patches do not compose.
         stuck: the patch that does not apply then.
         helps: earlier patches, left out here, with any of which it would apply.
+        together: those with all of which it would, where one is not enough.
         broken: modules that cannot be imported, with the error.
         aside: modules that cannot be imported on the bare pin either.
         tests: pytest's word -> how many.
@@ -74,6 +75,7 @@ class Outcome:
     applies: str = ""
     stuck: str = ""
     helps: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
     imported: int = 0
     broken: Mapping[str, str] | None = None
     aside: int = 0
@@ -188,16 +190,30 @@ class Trier:
         whole = self.files.series.patches
         count = next(n for n in range(1, len(patches) + 1) if not self._composes(patches[:n]))
         stuck = patches[count - 1]
-        helps = []
-        for other in whole[: whole.index(stuck)]:
-            if other not in patches:
-                names = {
-                    one.name
-                    for one in (*patches[:count], *closure(self.files.series, [other.name]))
-                }
-                if self._composes([one for one in whole if one.name in names]):
-                    helps.append(other.name)
-        return Outcome(applies=fault.what, stuck=stuck.file, helps=tuple(helps))
+        left_out = [other.name for other in whole[: whole.index(stuck)] if other not in patches]
+        there = [patch.name for patch in patches[:count]]
+        alone = [name for name in left_out if self._composes(self._with(there, [name]))]
+        return Outcome(
+            applies=fault.what,
+            stuck=stuck.file,
+            helps=tuple(alone),
+            together=() if alone else tuple(self._fewest(there, left_out)),
+        )
+
+    def _with(self, there: Sequence[str], more: Sequence[str]) -> list[Patch]:
+        """Patches with some more and all that these need, in order."""
+        series = self.files.series
+        names = {*there, *(patch.name for patch in closure(series, more))}
+        return [patch for patch in series.patches if patch.name in names]
+
+    def _fewest(self, there: Sequence[str], left_out: Sequence[str]) -> list[str]:
+        """Of the patches left out, those without any of which it would not compose."""
+        wanted = list(left_out)
+        for name in left_out:
+            fewer = [other for other in wanted if other != name]
+            if self._composes(self._with(there, fewer)):
+                wanted = fewer
+        return wanted
 
     def _paths(self, patch: Patch, planned: Sequence[composing.Planned]) -> list[str]:
         one = next(one for one in planned if one.patch.name == patch.name)
@@ -323,6 +339,7 @@ class Trier:
                         **entry,
                         "failed": tuple(entry["failed"]),
                         "helps": tuple(entry["helps"]),
+                        "together": tuple(entry.get("together", ())),
                     }
                 )
                 for key, entry in table.items()

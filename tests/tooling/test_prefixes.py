@@ -28,6 +28,7 @@ ONE = text("def one():", "    return 11", "", "", "", "", "", "", "def two():", 
 BOTH = text("def one():", "    return 11", "", "", "", "", "", "", "def two():", "    return 22")
 
 
+PYTHON_CORE = PYTHON["vllm/core.py"].data.decode().splitlines()
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
@@ -162,6 +163,21 @@ def test_a_need_that_shows_in_the_lines(tmp_path: Path) -> None:
     unclear = rows["Core-Last needs Core-Early"]
     assert not unclear.good
     assert "cannot be told while 0002-Core-Late.patch does not apply" in as_text([unclear])
+
+
+def test_needs_that_only_help_together(tmp_path: Path) -> None:
+    lines = BOTH.data.decode().splitlines()
+    steps: list[tuple[str, str, Mapping[str, Content | None]]] = [
+        ("a", "[Core] Top", {"vllm/core.py": text("# top", *PYTHON_CORE)}),
+        ("b", "[Core] Aside", {"vllm/aside.py": text("x = 1")}),
+        ("c", "[Core] End", {"vllm/core.py": text("# top", *PYTHON_CORE[:-1], "    return 2")}),
+        ("d", "[Core] Both", {"vllm/core.py": text("# above", *lines)}),
+    ]
+    rows = {row.name: row for row in _rows(_project(tmp_path, steps), Kind.TOPIC)}
+    assert rows["d"].outcome.helps == ()
+    assert rows["d"].outcome.together == ("Core-Top", "Core-End")
+    told = as_text([rows["d"]])
+    assert "it would apply with Core-Top and Core-End: declare the needs, or move" in told
 
 
 def test_an_idle_need(tmp_path: Path) -> None:
