@@ -161,6 +161,11 @@ class _UvFile:
     extra: tuple[str, ...]
 
 
+def _is_readable(path: Path) -> bool:
+    # One that belongs to another user is not meant for this one.
+    return os.access(path, os.R_OK) and path.is_file()
+
+
 def _uv_files(env: Mapping[str, str]) -> _UvFile:
     """What uv's configuration file says: the user's, else the machine's."""
     if _true(env.get("UV_NO_CONFIG")):
@@ -169,7 +174,7 @@ def _uv_files(env: Mapping[str, str]) -> _UvFile:
     user = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     chosen = env.get("UV_CONFIG_FILE")
     candidates = [Path(chosen)] if chosen else [user / "uv/uv.toml", Path("/etc/uv/uv.toml")]
-    table: dict[str, Any] = next((toml.load(p) for p in candidates if p.is_file()), {})
+    table: dict[str, Any] = next((toml.load(p) for p in candidates if _is_readable(p)), {})
     entries = [entry for entry in table.get("index", []) if isinstance(entry, dict)]
     pip_table = table.get("pip", {})
     default = next((e.get("url") for e in entries if e.get("default")), None)

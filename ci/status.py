@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,8 +158,10 @@ def _calendar(layout: Layout, *, offline: bool) -> Calendar | None:
         if offline:
             return None
     fresh = calendar()
-    layout.build.mkdir(exist_ok=True)
-    kept.write_text(json.dumps({"asked": int(time.time()), "released": dict(fresh.released)}))
+    # A checkout that may only be read can be looked at too.
+    with suppress(OSError):
+        layout.build.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({"asked": int(time.time()), "released": dict(fresh.released)}))
     return fresh
 
 
@@ -225,8 +228,10 @@ def _version_key(name: str) -> tuple[tuple[int, str], ...]:
 
 def _tests(layout: Layout, identity: SeriesIdentity) -> tuple[str, ...]:
     """The last test run's own summary, one line a part."""
+    from ci.testrun import RECORD
+
     try:
-        data = json.loads((layout.build / "test-results.json").read_bytes())
+        data = json.loads((layout.build / RECORD).read_bytes())
         stale = "" if data["series"] == identity.id else f" (of series {data['series']})"
         return tuple(f"{part['name']}: {part['summary']}{stale}" for part in data["parts"])
     except FileNotFoundError:

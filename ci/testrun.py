@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import argparse
 import enum
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci import bootstrap, build, environments, gate, jobs, testbed, wheel
 from ci.changedtests import series_tests
-from ci.current import Source, current
+from ci.current import Source, current, identify
 from ci.environments import Environment, Recipe
 from ci.errors import Fault
 from ci.gate import Group, Selection
 from ci.jobs import Job, Outcome
 from ci.layout import Layout
+from ci.pin import load_pin
 from ci.progress import say
 from ci.runlock import alone
+from ci.series import read_files
 from ci.sources import fetch_artifact
 from ci.testbed import Bed
 from ci.variant import Variant, gpu_visible
@@ -42,6 +46,9 @@ CHECKS = (
     "wheel",
 )
 """What the tooling's own tests and checks need beside the tooling's libraries."""
+
+RECORD = "test-results.json"
+"""Where, under build/, the last results are kept."""
 
 
 class Part(enum.Enum):
@@ -97,7 +104,29 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     wanted = Wanted(parts, tuple(args.rest), args.slow, args.gpu, max(1, args.at_once))
     with alone(layout, "test"):
         results = _run_parts(layout, wanted)
+        if not wanted.partial:
+            record(layout, results)
     return _conclude(results, wanted)
+
+
+def record(layout: Layout, results: Sequence[Result]) -> None:
+    """Keep how each part went, for `nox -s status`; parts that were not run stay
+    as they were if the series is the same."""
+    series = identify(load_pin(layout.pin), read_files(layout)).id
+    path = layout.build / RECORD
+    parts: dict[str, str] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(path.read_bytes())
+        if known["series"] == series:
+            parts = {part["name"]: part["summary"] for part in known["parts"]}
+    for result in results:
+        words = [f"{count} {word}" for word, count in sorted(result.outcome.counts.items())]
+        failed = [f"{len(result.failures)} to be mended"] if result.failures else []
+        parts[result.outcome.job.name] = ", ".join([*words, *failed]) or "no test"
+    table = [{"name": name, "summary": summary} for name, summary in parts.items()]
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps({"series": series, "parts": table}, indent=1), "utf-8")
+    draft.replace(path)
 
 
 def _gpu_parts(named: Sequence[str] | None) -> tuple[Part, ...]:

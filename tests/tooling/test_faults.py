@@ -24,9 +24,12 @@ import pytest
 from ci import checkpoints, files
 from ci import git as sealed
 from ci.checkout import Dirty
+from ci.cli import main
 from ci.errors import Fault
+from ci.indexes import indexes
 from ci.layout import Layout
 from ci.objects import Content
+from ci.releases import Calendar
 from ci.runlock import alone
 from tests.tooling.projects import UPSTREAM, Project, text
 
@@ -344,6 +347,28 @@ def test_a_read_only_folder(project: Project, open_folder: Path, folder: str) ->
     assert not _as_nobody(one.refresh)
     assert one.series() != old
     assert one.files() == edited
+
+
+def test_someone_else_s_checkout_can_be_looked_at(
+    project: Project, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing can be written, and what is below the home not even read."""
+    monkeypatch.setattr("ci.releases.calendar", lambda: Calendar({"0.0.1": "2026-01-01"}))
+    one = project.copy(open_folder / "project")
+    home = open_folder / "home"
+    (home / ".config" / "uv").mkdir(parents=True)
+    (home / ".config").chmod(0)
+    monkeypatch.delenv("UV_NO_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    one.root.chmod(0o555)
+    (one.root / "build").chmod(0o555)
+
+    def look() -> None:
+        indexes()
+        assert main(["status"], start=one.root) == 0
+
+    assert not _as_nobody(look)
+    assert not (one.root / "build" / "releases.json").exists()
 
 
 def test_git_runs_into_a_full_disk(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci import testrun
+from ci.cli import main
 from ci.errors import Fault
 from ci.jobs import Job, Outcome
 from ci.layout import Layout
 from ci.testrun import Part, Result, Wanted
+from tests.tooling.projects import Project
 
 ALL = Wanted(tuple(Part), (), slow=False, gpu=False, at_once=1)
 
@@ -52,6 +55,24 @@ def test_the_end_counts_every_test(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert shown.out == "2 passed, 1 failed, 1 skipped\n"
     assert "FAILED c: failed" in shown.err
+
+
+def test_status_tells_the_last_results(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = Result(_outcome({"a": "passed", "b": "skipped"}), ())
+    testrun.record(project.layout, [one])
+    other = Result(_outcome({"a": "failed"}), ("a: failed",))
+    job = Job("engine", Path(sys.executable), (), Path(), {})
+    testrun.record(project.layout, [replace(other, outcome=replace(other.outcome, job=job))])
+    assert main(["status", "--offline"], start=project.root) == 0
+    told = capsys.readouterr().out
+    assert "tooling: 1 passed, 1 skipped\n" in told
+    assert "engine: 1 failed, 1 to be mended\n" in told
+    project.replace("setup.py", "setup line six", "setup line VI")
+    project.refresh()
+    assert main(["status", "--offline"], start=project.root) == 0
+    assert "tooling: 1 passed, 1 skipped (of series s" in capsys.readouterr().out
 
 
 def test_a_run_without_tests_is_no_success() -> None:
