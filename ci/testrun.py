@@ -39,6 +39,7 @@ CHECKS = (
     "mypy==2.4.1",
     "nox>=2025.5.1",
     "pytest>=8,<10",
+    "pytest-xdist>=3.6",
     "ruff==0.14.0",
     "setuptools>=77.0.3,<81",
     "types-requests",
@@ -210,7 +211,9 @@ def tooling_job(layout: Layout, rest: Sequence[str] = ()) -> Job:
     environment = checks_environment(layout)
     env = {**os.environ, "PYTHONPATH": str(layout.root / "tests" / "support")}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    words = ("-q", "tests/tooling", *rest)
+    # Nobody but pytest itself knows whether the user's words go with workers.
+    workers = () if rest else ("-n", "2")
+    words = ("-q", *workers, "tests/tooling", *rest)
     return Job("tooling", environment.python, words, layout.root, env)
 
 

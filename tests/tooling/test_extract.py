@@ -11,6 +11,8 @@ import pytest
 from ci.errors import Fault
 from ci.extract import export_tree
 from ci.git import Git
+from ci.objects import REGULAR, Content
+from tests.tooling.projects import write_tree
 
 
 def _tree(git: Git, *entries: tuple[str, str, bytes]) -> str:
@@ -44,8 +46,8 @@ def test_bytes_and_modes(git: Git, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_large_tree(git: Git, tmp_path: Path) -> None:
-    files = [("100644", f"d{n % 7}/f{n}", b"%d" % n) for n in range(1203)]
-    tree = _tree(git, *files)
+    files = {f"d{n % 7}/f{n}": Content(REGULAR, b"%d" % n) for n in range(1203)}
+    tree = write_tree(git, "refs/heads/large", files)[1]
     written = export_tree(git, tree, tmp_path / "out", lambda path: path.startswith(b"d3/"))
     assert len(written) == 172
     for path in written:

@@ -23,7 +23,12 @@ def _run(tmp_path: Path, *tests: str, words: tuple[str, ...] = (), limit: float 
         folder.mkdir()
         (folder / "test_it.py").write_text(body)
         (folder / "pytest.ini").write_text("[pytest]\n")
-        env = {**os.environ, "PYTHONPATH": str(SUPPORT), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(SUPPORT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
         options = ("-q", "-p", "no:cacheprovider", *words)
         made.append(Job(f"j{number}", Path(sys.executable), options, folder, env, limit))
     return jobs.run_all(made, tmp_path / "logs", 2)[0]
@@ -64,6 +69,14 @@ def test_xpass(): pass
     assert outcome.skips == {"test_it.py::test_skip": "needs CUDA"}
     assert outcome.ended_well
     assert "1 passed" in outcome.line()
+
+
+def test_outcomes_of_workers(tmp_path: Path) -> None:
+    body = "import os\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): os._exit(0)"
+    outcome = _run(tmp_path, body, words=("-p", "xdist", "-n", "2"))
+    found = {node.split("::")[1]: word for node, word in outcome.tests.items()}
+    assert found == {"test_a": "passed", "test_b": "failed", "test_c": "failed"}
+    assert outcome.status == 1
 
 
 def test_a_process_that_dies(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def pytest_sessionstart() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--outcomes")
-    if path is not None:
+    # Where tests are given out to workers, the one that gives hears of all.
+    if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(path), "upstream-outcomes-file")
 
 
