@@ -8,6 +8,7 @@ The file's name says for which patch it is and on which vLLM it was made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from ci.patchfile import AUTHOR, Malformed, PatchFile
 from ci.rolling import Resolution
 
 _BETWEEN = "--"
-"""Parts patch and target in a file name; no patch's name holds it."""
+"""Parts patch and target in a file name. No target's part holds it, so that the
+last one counts: a patch's name may end in a dash."""
 _DATE = "0 +0000"
 
 
@@ -39,7 +41,7 @@ def load(layout: Layout) -> list[Resolution]:
 
 
 def _read(path: Path) -> Resolution:
-    patch, between, _ = path.stem.partition(_BETWEEN)
+    patch, between, _ = path.stem.rpartition(_BETWEEN)
     where = f"patches/resolutions/{path.name}"
     if not between:
         raise Fault(
@@ -59,10 +61,11 @@ def save(layout: Layout, patch: str, target: str, diffs: Sequence[FileDiff]) -> 
         "From the files as the roll marked them to the files as they were solved.",
     )
     data = patchfile.render(PatchFile(message, AUTHOR, _DATE, tuple(diffs)))
-    path = folder(layout) / f"{patch}{_BETWEEN}{target}.patch"
+    where = re.sub(r"[^A-Za-z0-9._+]+", "-", target).strip("-")
+    path = folder(layout) / f"{patch}{_BETWEEN}{where}.patch"
     number = 2
     while path.exists() and path.read_bytes() != data:
-        path = folder(layout) / f"{patch}{_BETWEEN}{target}.{number}.patch"
+        path = folder(layout) / f"{patch}{_BETWEEN}{where}.{number}.patch"
         number += 1
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")

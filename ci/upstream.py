@@ -366,6 +366,7 @@ def _tell(layout: Layout, exported: Exported, mails: Sequence[Path]) -> None:
         mark = "  " if one.patch.name in exported.own else "  (needed) "
         print(f"{mark}{one.parsed.subject}")
     print(f"mail files and the pull request's text: {mails[0].parent}")
+    print("(git am --keep-non-patch keeps the prefixes in their subjects)")
 
 
 def _tell_commands(layout: Layout, exported: Exported, body: Path, fork: str | None) -> None:

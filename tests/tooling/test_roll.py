@@ -44,8 +44,8 @@ def _work(project: Project, version: str = "0.0.2") -> Path:
     return project.layout.build / "roll" / version / "vllm"
 
 
-def _solve(project: Project, path: str, new: str) -> None:
-    file = _work(project) / path
+def _solve(project: Project, path: str, new: str, target: str = "0.0.2") -> None:
+    file = _work(project, target) / path
     head, _, rest = file.read_text().partition("<<<<<<< upstream\n")
     file.write_text(head + new + rest.partition(">>>>>>> patch\n")[2])
 
@@ -145,6 +145,25 @@ def test_a_conflict_is_laid_out_solved_and_remembered(
     assert _run(project, "0.0.2", "--accept", "--commit", COMMIT) == 0
     project.apply("--discard")
     assert b"setup line VI, six\n" in project.files()["setup.py"]
+
+
+def test_names_that_end_or_part_oddly(project: Project, tmp_path: Path) -> None:
+    """A patch's name is cut at a dash, a ref has a slash and dashes in it."""
+    long = f"[Build] {'x' * 45} six"
+    project.git("commit", "-q", "--allow-empty", "-m", "amend! [Build] Say six", "-m", long)
+    project.refresh()
+    assert read_files(project.layout).series.patches[0].name.endswith("x-")
+    clone = tmp_path / "upstream"
+    for path, content in CONFLICT.items():
+        put(clone, path, content)
+    ref = "release/-0--2"
+    for words in (["init", "-q", "-b", ref], ["add", "-A", "-f"], ["commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=clone, check=True)
+    assert _run(project, ref, "--source", str(clone)) == 1
+    _solve(project, "setup.py", "setup line VI, six\n", "release--0--2")
+    assert _run(project, "--continue") == 0
+    (kept,) = (project.layout.patches / "resolutions").iterdir()
+    assert kept.name.endswith("x---release-0-2.patch")
 
 
 def test_nothing_is_accepted_while_a_patch_is_open(

@@ -120,7 +120,9 @@ def test_mail_files_give_the_same_tree(ready: Project, upstream: Path) -> None:
     assert _send(ready, upstream, "core") == 0
     mails = sorted((ready.layout.build / "upstream/core").glob("*.patch"))
     assert [path.name[:4] for path in mails] == ["0001", "0002"]
-    _git(upstream, "am", "-q", "--keep-cr", *map(str, mails))
+    _git(upstream, "am", "-q", "--keep-cr", "--keep-non-patch", *map(str, mails))
+    subjects = ready.git("log", "-2", "--format=%s", "upstream/core")
+    assert _git(upstream, "log", "-2", "--format=%s") == subjects
     tree = ready.git("rev-parse", "upstream/core^{tree}")
     assert _git(upstream, "rev-parse", "HEAD^{tree}") == tree
     assert "Signed-off-by: Ada User" in _git(upstream, "log", "-1", "--format=%B")
