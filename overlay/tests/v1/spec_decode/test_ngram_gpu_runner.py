@@ -13,6 +13,7 @@ from vllm.model_executor.warmup import kernel_warmup as warmup
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.spec_decode.ngram_gpu import NgramDrafts
+from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
 
 
@@ -65,13 +66,9 @@ def make_runner(**attributes) -> MagicMock:
     return runner
 
 
-@pytest.mark.parametrize("max_seq_len", [10, 31, 32])
-def test_drafts_are_proposed_before_bookkeeping_in_every_step(max_seq_len):
-    """Also where a row is too long to draft: the others are not, and the step's
-    tokens have to be taken in."""
-    calls = []
-    sampled = MagicMock()
-    runner = make_runner(
+def make_sampling_runner(max_seq_len: int, **attributes) -> MagicMock:
+    """A runner that has executed a step and has not sampled yet."""
+    return make_runner(
         execute_model_state=ExecuteModelState(
             scheduler_output=MagicMock(),
             logits=MagicMock(),
@@ -84,7 +81,6 @@ def test_drafts_are_proposed_before_bookkeeping_in_every_step(max_seq_len):
             cudagraph_stats=None,
             slot_mappings=None,
         ),
-        use_async_scheduling=False,
         speculative_config=MagicMock(
             use_ngram_gpu=lambda: True, disable_padded_drafter_batch=False
         ),
@@ -94,7 +90,17 @@ def test_drafts_are_proposed_before_bookkeeping_in_every_step(max_seq_len):
         model_config=MagicMock(enable_return_routed_experts=False),
         kv_connector_output=None,
         supports_mm_inputs=False,
+        **attributes,
     )
+
+
+@pytest.mark.parametrize("max_seq_len", [10, 31, 32])
+def test_drafts_are_proposed_before_bookkeeping_in_every_step(max_seq_len):
+    """Also where a row is too long to draft: the others are not, and the step's
+    tokens have to be taken in."""
+    calls = []
+    sampled = MagicMock()
+    runner = make_sampling_runner(max_seq_len, use_async_scheduling=False)
     runner._sample.return_value.sampled_token_ids = sampled
 
     def propose(scheduler_output, sampled_token_ids, *args):
@@ -110,6 +116,29 @@ def test_drafts_are_proposed_before_bookkeeping_in_every_step(max_seq_len):
     runner._bookkeeping_sync.side_effect = bookkeep
     GPUModelRunner.sample_tokens(runner, None)
     assert calls == ["propose", "bookkeep"]
+
+
+def test_counts_leave_the_worker_beside_the_tokens_under_async_scheduling(monkeypatch):
+    counts = torch.tensor([3, 0], dtype=torch.int32)
+    runner = make_sampling_runner(
+        10,
+        use_async_scheduling=True,
+        _num_valid_drafts=None,
+        async_output_copy_stream=MagicMock(),
+        broadcast_pp_output=True,
+    )
+    runner._bookkeeping_sync.return_value = ({}, None, [], {}, [], {}, [])
+
+    def propose(*args):
+        runner._num_valid_drafts = counts
+        return MagicMock()
+
+    runner.propose_draft_token_ids.side_effect = propose
+    made = MagicMock()
+    monkeypatch.setattr(gpu_model_runner, "AsyncGPUModelRunnerOutput", made)
+    monkeypatch.setattr(gpu_model_runner, "get_pp_group", MagicMock())
+    assert GPUModelRunner.sample_tokens(runner, None) is made.return_value
+    assert made.call_args.kwargs["num_valid_drafts"] is counts
 
 
 def test_propose_passes_the_step_and_keeps_what_the_next_one_needs():
