@@ -102,6 +102,14 @@ def with_table_model(engine: Engine, patch: Any) -> Engine:
     return engine
 
 
+def slots_of(runner: Any, row: int, count: int) -> list[int]:
+    """Where the token buffer keeps a row's first tokens."""
+    buffer = runner.drafter.token_buffer
+    table = runner.input_batch.block_table[buffer.kv_cache_gid].get_numpy_array()
+    size = buffer.block_size
+    return [int(table[row, p // size]) * size + p % size for p in range(count)]
+
+
 @dataclass
 class Live:
     """A request that the episode has sent."""
@@ -208,15 +216,11 @@ class Episode:
         """The token beside each KV slot is the history's token at that position."""
         runner, scheduler = self.engine.runner, self.engine.scheduler
         buffer = runner.drafter.token_buffer
-        table = runner.input_batch.block_table[buffer.kv_cache_gid].get_numpy_array()
         for name, row in runner.input_batch.req_id_to_index.items():
             request = scheduler.requests.get(name)
             if request is None or request.num_computed_tokens == 0:
                 continue
             # The last token has no slot before the next step.
             known = min(request.num_computed_tokens, request.num_tokens - 1)
-            slots = [
-                int(table[row, p // buffer.block_size]) * buffer.block_size + p % buffer.block_size
-                for p in range(known)
-            ]
+            slots = slots_of(runner, row, known)
             assert buffer.tokens[slots].tolist() == list(request.all_token_ids[:known]), name
