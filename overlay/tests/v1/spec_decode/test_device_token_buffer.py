@@ -187,7 +187,7 @@ def groups(*specs):
         ((ATTENTION,), 0),
         ((MLA,), 0),
         ((WINDOW, ATTENTION), 1),
-        ((MAMBA, WINDOW, ATTENTION, ATTENTION), 2),
+        ((WINDOW, WINDOW, ATTENTION, ATTENTION), 2),
         # Without the hybrid manager windows are kept like full attention.
         ((FullAttentionSpec(**FULL, sliding_window=64),), 0),
         ((UniformTypeKVCacheSpecs(16, {"a": ATTENTION, "b": MLA}),), 0),
@@ -203,8 +203,7 @@ def test_follows_the_first_full_attention_group(specs, gid):
         (),
         (WINDOW,),
         (CHUNKED,),
-        (MAMBA,),
-        (WINDOW, MAMBA),
+        (WINDOW, CHUNKED),
         (UniformTypeKVCacheSpecs(16, {"a": WINDOW}),),
     ],
 )
@@ -213,10 +212,16 @@ def test_refuses_models_that_free_blocks(specs):
         find_kv_cache_group(groups(*specs))
 
 
+@pytest.mark.parametrize("specs", [(MAMBA,), (ATTENTION, MAMBA), (MAMBA, ATTENTION)])
+def test_refuses_models_with_mamba_layers(specs):
+    with pytest.raises(ValueError, match="Mamba.*no speculative decoding"):
+        find_kv_cache_group(groups(*specs))
+
+
 def test_slots_of_a_hybrid_model():
     """The buffer goes by the group's own block size, split for the kernel."""
     big = FullAttentionSpec(**{**FULL, "block_size": 528})
-    config = KVCacheConfig(10, [], groups(MAMBA, big))
+    config = KVCacheConfig(10, [], groups(WINDOW, big))
     buffer = DeviceTokenBuffer(config, [16, 48], torch.device(DEVICE))
     assert buffer.kv_cache_gid == 1
     assert buffer.num_slots == 10 * 528

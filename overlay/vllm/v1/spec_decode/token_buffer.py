@@ -30,6 +30,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
+    MambaSpec,
     UniformTypeKVCacheSpecs,
 )
 
@@ -58,8 +59,8 @@ def _keeps_every_token(spec: KVCacheSpec) -> bool:
     """Whether a request keeps the blocks of all its tokens under `spec`.
 
     Sliding windows and chunked local attention give blocks back while the
-    request still runs; Mamba, cross and encoder-only layers have no slot per
-    token to begin with.
+    request still runs; cross and encoder-only layers have no slot per token
+    to begin with.
     """
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return all(_keeps_every_token(s) for s in spec.kv_cache_specs.values())
@@ -70,8 +71,18 @@ def find_kv_cache_group(kv_cache_groups: Sequence[KVCacheGroupSpec]) -> int:
     """Returns the id of the cache group whose slots the token ids ride on.
 
     Raises:
-        ValueError: no group keeps a slot for every token of a request.
+        ValueError: no group keeps a slot for every token of a request, or the
+            model has layers that need drafts in every decode step.
     """
+    if any(isinstance(group.kv_cache_spec, MambaSpec) for group in kv_cache_groups):
+        # Their metadata builders assert the number of accepted tokens, which
+        # the model runner has in steps with drafts only.
+        raise ValueError(
+            "Speculative method 'ngram_gpu' does not support models with Mamba or "
+            "linear attention layers: they need drafts in every decode step, and "
+            "n-grams do not give them. Use a draft model or layers trained for "
+            "this model (MTP), or no speculative decoding."
+        )
     for gid, group in enumerate(kv_cache_groups):
         if _keeps_every_token(group.kv_cache_spec):
             return gid
