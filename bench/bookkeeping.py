@@ -4,8 +4,9 @@
     python bookkeeping.py --pristine DIR --patched DIR --out DIR
 
 Each DIR holds a runnable `vllm/`. Everything is measured in this one run: the
-array updates inside one process, block by block in turn; whole methods in
-processes of the two trees in turn (A B A B ...). Figures are medians. Writes
+array updates inside one process, block by block in turn, in several processes;
+whole methods in processes of the two trees in turn (A B A B ...). Figures are
+medians. Writes
 bookkeeping.json, bookkeeping.md and bookkeeping.svg to --out.
 """
 
@@ -22,6 +23,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from chart import Chart, Line, page
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = {
@@ -41,6 +44,17 @@ BETWEEN = {
     "sweep": "Array updates, CPU caches emptied before each step (us)",
 }
 MODES = ("sync", "ngram", "async")
+# The parts of a step of the writer, see the probe.
+PARTS = {
+    "call": "call of a compiled function",
+    "count": "count and check",
+    "write": "write, rows side by side",
+    "apart": "rows 32K tokens apart",
+    "python": "Python around the call",
+    "sum": "sum",
+    "pages": "sum, 4 KiB pages",
+    "plain": "sum, token by token",
+}
 Row = dict[str, Any]
 
 
@@ -93,16 +107,35 @@ def in_turn(trees: dict[str, Path], rounds: int, measure: Any, keys: Sequence[st
     return rows
 
 
+def measure_arrays(args: argparse.Namespace, between: str) -> list[Row]:
+    """The benchmark's rows, each time the median of the rounds."""
+    options = ["--num-rows", *map(str, ROWS), "--between", between]
+    options += ["--num-blocks", "2" if between == "sweep" else str(args.blocks)]
+    if between == "sweep":
+        options += ["--fraction", "1.0"]
+    rounds = []
+    for round_ in range(1 if between == "sweep" else args.rounds):
+        print(f"array updates, between two steps: {between}, round {round_ + 1}", flush=True)
+        rounds.append(run_json(args.patched, args.script, *options))
+    rows = []
+    for same in zip(*rounds, strict=True):
+        times = {key: statistics.median(r[key] for r in same) for key in ("loop_us", "new_us")}
+        rows.append({**same[0], **times, "rounds": [[r["loop_us"], r["new_us"]] for r in same]})
+    return rows
+
+
+def measure_start(args: argparse.Namespace) -> dict[str, float]:
+    """The median of the rounds, each in a process of its own."""
+    rounds = [probe(args.patched, "start") for _ in range(args.rounds)]
+    return {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     trees = {"pristine": args.pristine, "patched": args.patched}
     counts = ["--num-rows", *map(str, ROWS)]
-    arrays = {}
-    for between in BETWEEN:
-        print(f"array updates, between two steps: {between}", flush=True)
-        options = [*counts, "--between", between, "--num-blocks", str(args.blocks)]
-        if between == "sweep":
-            options += ["--fraction", "1.0", "--num-blocks", "2"]
-        arrays[between] = run_json(args.patched, args.script, *options)
+    arrays = {between: measure_arrays(args, between) for between in BETWEEN}
+    print("parts of the writer", flush=True)
+    profile = probe(args.patched, "profile")
     print("_bookkeeping_sync", flush=True)
     runner = in_turn(
         trees,
@@ -119,10 +152,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, load average {os.getloadavg()[0]:.1f}",
         "arrays": arrays,
+        "profile": profile,
         "runner": runner,
         "swap": swap,
         "first_rank": first_rank,
-        "start": probe(args.patched, "start"),
+        "start": measure_start(args),
     }
 
 
@@ -145,11 +179,11 @@ def less(row: Row) -> float:
 
 def verdicts(results: dict[str, Any]) -> list[list[str]]:
     """What was asked for, and what was measured."""
-    arrays, runner = results["arrays"]["nothing"], results["runner"]
-    everywhere = [*arrays, *results["arrays"]["inputs"]]
+    arrays, runner = results["arrays"], results["runner"]
+    everywhere = [*arrays["nothing"], *arrays["inputs"]]
 
-    def whole(rows: int) -> list[Row]:
-        return [r for r in arrays if r["rows"] == rows and r["fraction"] == 1.0]
+    def whole(between: str, rows: int) -> list[Row]:
+        return [r for r in arrays[between] if r["rows"] == rows and r["fraction"] == 1.0]
 
     def saved(rows: int) -> float:
         return min(less(r) for r in runner if r["rows"] == rows)
@@ -160,9 +194,10 @@ def verdicts(results: dict[str, Any]) -> list[list[str]]:
 
     lines = [line("arrays: slowest of all cases", 1, min(map(times, everywhere)), "x")]
     for rows, asked in ((256, 50), (1024, 80)):
-        for row in whole(rows):
-            what = f"arrays: {rows} rows, all changed, {tokens(row['max_tokens'])} a row"
-            lines.append(line(what, asked, times(row), "x"))
+        for between, note in (("nothing", ""), ("inputs", ", inputs anew")):
+            for row in whole(between, rows):
+                what = f"arrays: {rows} rows, all changed, {tokens(row['max_tokens'])} a row{note}"
+                lines.append(line(what, asked, times(row), "x"))
     for rows, asked in ((64, 60), (256, 80), (1, 0)):
         what = f"_bookkeeping_sync: least saved at {rows} rows"
         lines.append(line(what, asked, saved(rows), " %"))
@@ -182,6 +217,12 @@ def report(results: dict[str, Any]) -> str:
         for r in results["runner"]
     ]
     lines += table(["mode", "rows", "0.17.1", "series", "less time"], runner)
+    lines += ["### Where the writer's time goes, all rows changed (us)", ""]
+    parts = [
+        [r["rows"], tokens(r["max_tokens"]), *(r[part] for part in PARTS)]
+        for r in results["profile"]
+    ]
+    lines += table(["rows", "a row", *PARTS.values()], parts)
     for between, title in BETWEEN.items():
         lines += [f"### {title}", ""]
         lines += table(
@@ -209,47 +250,29 @@ def report(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same file from the same numbers.
-    matplotlib.rcParams.update({"svg.hashsalt": "bookkeeping", "font.size": 9})
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for colour, mode in zip(("C0", "C1", "C2"), MODES, strict=True):
-        rows = [r for r in results["runner"] if r["mode"] == mode]
-        counts = [r["rows"] for r in rows]
-        left.plot(counts, [r["pristine"] for r in rows], f"{colour}--", marker="o", markersize=3)
-        left.plot(
-            counts, [r["patched"] for r in rows], f"{colour}-", marker="o", markersize=3, label=mode
-        )
-    left.set(title="_bookkeeping_sync (dashed: 0.17.1)", ylabel="us")
-    for most in (1, 4, 8):
-        for fraction, style in ((1.0, "-"), (0.1, ":")):
-            cases = [
-                r
-                for r in results["arrays"]["nothing"]
+def plot(results: dict[str, Any]) -> str:
+    runner, arrays = results["runner"], results["arrays"]["nothing"]
+    left, right = [], []
+    for colour, mode in enumerate(MODES):
+        rows = [r for r in runner if r["mode"] == mode]
+        left.append(Line(f"{mode}", colour, [(r["rows"], r["patched"]) for r in rows]))
+        old = [(r["rows"], r["pristine"]) for r in rows]
+        left.append(Line(f"{mode}, 0.17.1", colour, old, dashed=True))
+    for colour, most in enumerate((1, 4, 8)):
+        for fraction in (1.0, 0.1):
+            points = [
+                (r["rows"], times(r))
+                for r in arrays
                 if r["max_tokens"] == most and r["fraction"] == fraction
             ]
-            colour = f"C{(1, 4, 8).index(most)}{style}"
-            right.plot(
-                [r["rows"] for r in cases],
-                [times(r) for r in cases],
-                colour,
-                marker="o",
-                markersize=3,
-                label=f"{tokens(most)}, {fraction:.0%} of rows",
-            )
-    right.axhline(1, color="grey", linewidth=0.8)
-    right.set(title="array updates: times faster than the loop", ylabel="times")
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="rows")
-        axes.set_xticks(ROWS, [str(n) for n in ROWS])
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(path, metadata={"Date": None})
+            name = f"{tokens(most)}, {fraction:.0%} of rows"
+            right.append(Line(name, colour, points, dashed=fraction < 1))
+    return page(
+        [
+            Chart("_bookkeeping_sync (us)", "rows", ROWS, left),
+            Chart("array updates: times faster than the loop", "rows", ROWS, right),
+        ]
+    )
 
 
 def main() -> None:
@@ -260,7 +283,7 @@ def main() -> None:
     parser.add_argument("--script", type=Path, help="benchmark_bookkeeping.py of the series")
     parser.add_argument("--model", default="facebook/opt-125m")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=4)
     args = parser.parse_args()
     name = Path("benchmarks", "benchmark_bookkeeping.py")
     candidates = [HERE.parent / "overlay" / name, args.patched / name]
@@ -271,13 +294,11 @@ def main() -> None:
         parser.error(f"no benchmark at {', '.join(map(str, candidates))}: use --script")
     args.pristine, args.patched = args.pristine.resolve(), args.patched.resolve()
 
-    import matplotlib  # noqa: F401  (before the long part)
-
     args.out.mkdir(parents=True, exist_ok=True)
     results = measure(args)
     (args.out / "bookkeeping.json").write_text(json.dumps(results, indent=1))
     (args.out / "bookkeeping.md").write_text(report(results))
-    plot(results, args.out / "bookkeeping.svg")
+    (args.out / "bookkeeping.svg").write_text(plot(results))
     print("\n".join(table(["figure", "asked", "measured", "met"], verdicts(results))))
 
 

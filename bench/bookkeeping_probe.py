@@ -2,6 +2,7 @@
 """Small measurements with the vLLM that can be imported; JSON on stdout.
 
 python bookkeeping_probe.py start        cost of a worker's start: time, memory
+python bookkeeping_probe.py profile      the parts of a step of the writer
 python bookkeeping_probe.py swap         InputBatch.swap_states
 python bookkeeping_probe.py first-rank   _update_states of a pipeline's first rank
 """
@@ -9,13 +10,17 @@ python bookkeeping_probe.py first-rank   _update_states of a pipeline's first ra
 from __future__ import annotations
 
 import json
+import mmap
 import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+ROW_LEN, VOCAB_SIZE = 32768, 50000
 
 
 def _resident_mib() -> float:
@@ -29,26 +34,125 @@ def start() -> dict[str, float]:
 
     had_numba = "numba" in sys.modules
     before = _resident_mib()
-    begin = time.perf_counter()
+    begin = time.process_time()
     import numba  # noqa: F401
 
-    imported = time.perf_counter()
+    imported = time.process_time()
     memory_numba = _resident_mib() - before
     token_writer.get_append_rows()
-    compiled = time.perf_counter()
+    compiled = time.process_time()
     memory = _resident_mib() - before
     token_writer.TokenWriter(1024, 32768)
-    made = time.perf_counter()
+    made = time.process_time()
     buffer = token_writer.SampledTokensBuffer(1024, 4, pin_memory=False)
     return {
         "numba imported before": float(had_numba),
-        "import numba (s)": imported - begin,
-        "compile (s)": compiled - imported,
+        "import numba (s of CPU)": imported - begin,
+        "compile (s of CPU)": compiled - imported,
         "second writer (us)": (made - compiled) * 1e6,
         "memory of numba (MiB)": memory_numba,
         "memory with the compiled call (MiB)": memory,
         "host buffer, 1024 rows of 4 (KiB)": buffer.get((1024, 4))[1].nbytes / 1024,
     }
+
+
+def _arrays(num_rows: int, row_len: int, advice: int) -> SimpleNamespace:
+    """What the writer updates, on pages of the size advised."""
+    import numpy as np
+
+    made = []
+    for dtype in (np.int32, np.bool_):
+        size = num_rows * row_len * np.dtype(dtype).itemsize
+        # Shared memory, the default, has small pages only.
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(advice)
+        made.append(np.frombuffer(memory, dtype).reshape(num_rows, row_len))
+        made[-1][:] = 0
+    lengths = np.zeros(num_rows, np.int32)
+    return SimpleNamespace(token_ids_cpu=made[0], is_token_ids=made[1], num_tokens_no_spec=lengths)
+
+
+def _steps(rng: Any, num_rows: int, max_tokens: int) -> list[Any]:
+    import numpy as np
+
+    steps = rng.integers(0, VOCAB_SIZE, (64, num_rows, max_tokens), dtype=np.int32)
+    counts = rng.integers(1, max_tokens, (64, num_rows, 1), endpoint=True)
+    steps[np.arange(max_tokens) >= counts] = -1
+    return list(steps)
+
+
+def _runs(num_rows: int, max_tokens: int) -> dict[str, tuple[Any, Any, Callable[[Any], Any]]]:
+    """Runs of a step by name: the batch, its lengths at first, and the step."""
+    import numpy as np
+    from numba import njit
+    from vllm.v1.worker import token_writer_numba
+    from vllm.v1.worker.token_writer import TokenWriter
+
+    @njit(token_writer_numba._SIGNATURE)
+    def nothing(sampled, discard, vocab, max_len, ids, flags, lengths, num_new_tokens):
+        return -1
+
+    vocab = VOCAB_SIZE if max_tokens > 1 else None
+    discard = np.zeros(num_rows, bool)
+    num_new_tokens = np.zeros(num_rows, np.int32)
+    writer = TokenWriter(num_rows, ROW_LEN)
+    plain = TokenWriter(num_rows, ROW_LEN)
+    plain._append_rows = token_writer_numba._append_any_rows
+
+    def call(function: Any, batch: Any) -> Callable[[Any], Any]:
+        number = -1 if vocab is None else vocab
+        arrays = (batch.token_ids_cpu, batch.is_token_ids, batch.num_tokens_no_spec)
+        return lambda step: function(step, discard, number, ROW_LEN, *arrays, num_new_tokens)
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(ROW_LEN // 4, ROW_LEN // 2, num_rows, dtype=np.int32)
+    # The check fails in the last row, so that nothing is written.
+    last_too_long = lengths.copy()
+    last_too_long[-1] = ROW_LEN
+    beside = _arrays(num_rows, 16, mmap.MADV_NOHUGEPAGE)
+    large = _arrays(num_rows, ROW_LEN, mmap.MADV_HUGEPAGE)
+    small = _arrays(num_rows, ROW_LEN, mmap.MADV_NOHUGEPAGE)
+    real = token_writer_numba.append_rows_compiled
+    return {
+        "call": (small, lengths, call(nothing, small)),
+        "count": (small, last_too_long, call(real, small)),
+        "write": (beside, 0, call(real, beside)),
+        "apart": (large, lengths, call(real, large)),
+        "python": (large, lengths, lambda step: writer.append(large, step, discard, vocab)),
+        "pages": (small, lengths, lambda step: writer.append(small, step, discard, vocab)),
+        "plain": (large, lengths, lambda step: plain.append(large, step, discard, vocab)),
+    }
+
+
+def profile() -> list[dict[str, float]]:
+    """The parts of a step: each is what one run takes longer than the one before."""
+    import numpy as np
+
+    results = []
+    rng = np.random.default_rng(1)
+    for max_tokens in (1, 4, 8):
+        for num_rows in (256, 1024):
+            runs = _runs(num_rows, max_tokens)
+            taken: dict[str, list[int]] = {name: [] for name in runs}
+            for _ in range(8):
+                for name, (batch, lengths, run) in runs.items():
+                    batch.num_tokens_no_spec[:] = lengths
+                    for i, step in enumerate(_steps(rng, num_rows, max_tokens)):
+                        if name == "write":
+                            batch.num_tokens_no_spec[:] = 0
+                        begin = time.perf_counter_ns()
+                        run(step)
+                        end = time.perf_counter_ns()
+                        if i >= 16:
+                            taken[name].append(end - begin)
+            us = {name: statistics.median(times) / 1e3 for name, times in taken.items()}
+            parts = ("call", "count", "write", "apart", "python")
+            before = (0.0, *(us[name] for name in parts))
+            more = {name: us[name] - less for name, less in zip(parts, before, strict=False)}
+            case = {"rows": num_rows, "max_tokens": max_tokens}
+            sums = {"sum": us["python"], "pages": us["pages"], "plain": us["plain"]}
+            results.append({**case, **more, **sums})
+    return results
 
 
 def _batch(max_model_len: int, length: int) -> Any:
@@ -166,6 +270,6 @@ def first_rank() -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    probes = {"start": start, "swap": swap, "first-rank": first_rank}
+    probes = {"start": start, "profile": profile, "swap": swap, "first-rank": first_rank}
     found = probes[sys.argv[1]]()
     print("\n" + json.dumps(found))
