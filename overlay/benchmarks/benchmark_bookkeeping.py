@@ -40,12 +40,21 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 VOCAB_SIZE = 50000
 
 
-def make_arrays(num_rows: int, max_model_len: int) -> SimpleNamespace:
-    """The arrays of an InputBatch that take the sampled tokens."""
+def make_arrays(num_rows: int, max_model_len: int, by_torch: bool) -> SimpleNamespace:
+    """The arrays of an InputBatch that take the sampled tokens.
+
+    Before the writer, PyTorch made them, and now NumPy does.
+    """
     shape = (num_rows, max_model_len)
+    if by_torch:
+        token_ids = torch.zeros(shape, dtype=torch.int32).numpy()
+        is_token_ids = torch.zeros(shape, dtype=torch.bool).numpy()
+    else:
+        token_ids = np.full(shape, 0, dtype=np.int32)
+        is_token_ids = np.full(shape, False)
     return SimpleNamespace(
-        token_ids_cpu=np.zeros(shape, dtype=np.int32),
-        is_token_ids=np.zeros(shape, dtype=bool),
+        token_ids_cpu=token_ids,
+        is_token_ids=is_token_ids,
         num_tokens_no_spec=np.zeros(num_rows, dtype=np.int32),
         max_model_len=max_model_len,
         req_ids=[str(i) for i in range(num_rows)],
@@ -106,10 +115,9 @@ def measure_arrays(
 
     writer = TokenWriter(num_rows, args.max_model_len)
     rng = np.random.default_rng(0)
-    steps = [make_sampled(rng, num_rows, fraction, max_tokens) for _ in range(64)]
     lengths = rng.integers(args.max_model_len // 4, args.max_model_len // 2, num_rows)
     vocab_size = VOCAB_SIZE if max_tokens > 1 else None
-    batches = [make_arrays(num_rows, args.max_model_len) for _ in range(2)]
+    batches = [make_arrays(num_rows, args.max_model_len, old) for old in (True, False)]
     memory = np.zeros(64 << 20 if args.between == "sweep" else 0, dtype=np.int8)
 
     def run_loop(sampled, discard, lists) -> None:
@@ -120,6 +128,8 @@ def measure_arrays(
 
     times: tuple[list[int], list[int]] = ([], [])
     for _ in range(args.num_blocks):
+        # Tokens that no branch predictor has seen before.
+        steps = [make_sampled(rng, num_rows, fraction, max_tokens) for _ in range(64)]
         for run, batch, taken in zip((run_loop, run_writer), batches, times):
             batch.num_tokens_no_spec[:] = lengths
             for i, (sampled, discard, lists) in enumerate(steps):

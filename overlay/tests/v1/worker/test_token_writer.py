@@ -63,7 +63,8 @@ def make_sampled(rng: np.random.Generator, num_rows: int, width: int) -> np.ndar
     sampled = rng.integers(0, VOCAB_SIZE, (num_rows, width), dtype=np.int32)
     num_sampled = rng.integers(0, width, (num_rows, 1), endpoint=True)
     sampled[np.arange(width) >= num_sampled] = -1
-    sampled[rng.random(sampled.shape) < 0.05] = VOCAB_SIZE + 3
+    outside = rng.random(sampled.shape) < 0.05
+    sampled[outside] = VOCAB_SIZE + rng.integers(0, 3, np.count_nonzero(outside))
     return sampled
 
 
@@ -109,7 +110,7 @@ def test_append_equals_loop(make_writer, num_rows: int, fraction: float):
     rng = np.random.default_rng(num_rows * 100 + int(fraction * 10))
     max_num_reqs = max(num_rows, 1) + 2
     writer = make_writer(max_num_reqs, MAX_MODEL_LEN)
-    for width in (1, 2, 4, 9):
+    for width in (1, 2, 4, 8, 9):
         for vocab_size in (None, VOCAB_SIZE):
             batch = make_batch(rng, max_num_reqs, width)
             expected = batch.copy()
@@ -194,14 +195,39 @@ def test_row_filled_to_the_end(make_writer):
     assert batch.num_tokens_no_spec.tolist() == [MAX_MODEL_LEN, MAX_MODEL_LEN - 1, 46]
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
+def test_no_write_outside_of_the_arrays(make_writer, width: int):
+    """Not even by the lanes of a vector that hold no token."""
+    writer = make_writer(2, MAX_MODEL_LEN)
+    batch = make_batch(np.random.default_rng(0), 4, width)
+    expected = batch.copy()
+    inner = Batch(*(getattr(batch, name)[1:3] for name in STATE))
+    inner.num_tokens_no_spec[:] = MAX_MODEL_LEN - width, 0
+    sampled = np.full((2, width), 7, dtype=np.int32)
+    sampled[1, 1:] = -1
+
+    writer.append(inner, sampled, np.zeros(2, dtype=bool), VOCAB_SIZE)
+
+    expected.token_ids_cpu[1, MAX_MODEL_LEN - width :] = 7
+    expected.is_token_ids[1, MAX_MODEL_LEN - width :] = True
+    expected.token_ids_cpu[2, 0] = 7
+    expected.is_token_ids[2, 0] = True
+    expected.num_tokens_no_spec[1:3] = MAX_MODEL_LEN, 1
+    assert_same(batch, expected)
+
+
 @pytest.mark.parametrize("num_rows", [1, 8])
 def test_limit_is_the_row_if_shorter(make_writer, num_rows: int):
     writer = make_writer(num_rows, MAX_MODEL_LEN + 10)
     batch = make_batch(np.random.default_rng(0), num_rows, 1)
     batch.num_tokens_no_spec[num_rows - 1] = MAX_MODEL_LEN
     before = batch.copy()
+    discard = np.zeros(num_rows, dtype=bool)
+    sampled = np.ones((num_rows, 2), dtype=np.int32)
     with pytest.raises(AssertionError, match=f"req-{num_rows - 1}"):
-        writer.append_placeholders(batch, num_rows, np.zeros(num_rows, dtype=bool))
+        writer.append_placeholders(batch, num_rows, discard)
+    with pytest.raises(AssertionError, match=f"req-{num_rows - 1}"):
+        writer.append(batch, sampled, discard, VOCAB_SIZE)
     assert_same(batch, before)
 
 
@@ -252,6 +278,10 @@ def test_real_input_batch():
         [0, 0, 0, 0, 0, 0],
     ]
     assert input_batch.is_token_ids.sum(axis=1).tolist() == [5, 4, 3, 0]
+    # The device is sent what the tensors hold.
+    ids, flags = input_batch.token_ids_cpu_tensor, input_batch.is_token_ids_tensor
+    np.testing.assert_array_equal(ids.numpy(), input_batch.token_ids_cpu)
+    np.testing.assert_array_equal(flags.numpy(), input_batch.is_token_ids)
 
 
 def test_compiled_when_made():

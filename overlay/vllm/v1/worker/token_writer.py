@@ -77,24 +77,22 @@ def append_rows(
             return i
 
     for i in range(num_rows):
-        start = num_tokens[i]
         num_new = num_new_tokens[i]
-        has_gap = False
-        for j in range(num_new):
+        if num_new == 0:
+            continue
+        start = num_tokens[i]
+        j = 0
+        k = 0
+        while k < num_new:
             token_id = sampled[i, j]
-            has_gap |= (token_id == -1) | (token_id >= vocab_size)
-            token_ids[i, start + j] = token_id
-            is_token_ids[i, start + j] = True
+            # What is no token is overwritten by the token after it.
+            token_ids[i, start + k] = token_id
+            is_token_ids[i, start + k] = True
+            if j != k:
+                sampled[i, k] = token_id
+            j += 1
+            k += (vocab_size < 0) | ((token_id != -1) & (token_id < vocab_size))
         num_tokens[i] = start + num_new
-        if has_gap and vocab_size >= 0:
-            # Rare: the row's tokens do not stand in front. Write them again.
-            k = 0
-            for j in range(width):
-                token_id = sampled[i, j]
-                if token_id != -1 and token_id < vocab_size:
-                    sampled[i, k] = token_id
-                    token_ids[i, start + k] = token_id
-                    k += 1
     return -1
 
 
@@ -149,31 +147,17 @@ def append_rows_numpy(
 def get_append_rows() -> Callable[..., int]:
     """Return `append_rows`, compiled (once per process) if numba is there.
 
-    The signature is given so that numba compiles here and not on the first
-    request. There is no on-disk cache: its folder may not be writable.
+    numba compiles at the import of `token_writer_numba`, so here and not on the
+    first request.
     """
     try:
-        from numba import njit, types
+        import numba  # noqa: F401
     except ImportError:
         logger.info("numba is not available, sampled tokens are written by NumPy.")
         return append_rows_numpy
+    from vllm.v1.worker.token_writer_numba import append_rows_compiled
 
-    ids_2d, ids_1d = types.int32[:, ::1], types.int32[::1]
-    flags_2d, flags_1d = types.boolean[:, ::1], types.boolean[::1]
-    signature = types.int64(
-        ids_2d,  # sampled
-        flags_1d,  # discard
-        types.int32,  # vocab_size
-        types.int64,  # max_model_len
-        ids_2d,  # token_ids
-        flags_2d,  # is_token_ids
-        ids_1d,  # num_tokens
-        ids_1d,  # num_new_tokens
-    )
-    # Unsigned indices need no test for negative ones; a narrow counter lets
-    # the loop over the columns use wide registers.
-    local_types = dict.fromkeys(("i", "j", "k", "start"), types.uint64)
-    return njit(signature, locals={**local_types, "num_new": types.int32})(append_rows)
+    return append_rows_compiled
 
 
 class SampledTokensBuffer:
