@@ -1,0 +1,41 @@
+"""What the documents name is there, and what is there is named."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from ci.layout import Layout
+from ci.series import load_series
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_readme_names_every_session() -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text("utf-8"))
+    sessions = {
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
+    assert sessions == set(re.findall(r"^\| `nox -s (\w+)", README, re.M))
+
+
+def test_readme_names_every_topic() -> None:
+    table = README.split("| topics | what |")[1].split("\n\n")[0]
+    first_cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.M))
+    series = load_series(Layout(ROOT))
+    assert re.findall(r"`([^`]+)`", first_cells) == [topic.name for topic in series.topics]
+
+
+def test_architecture_names_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`(ci/\w+\.py)`", text))
+    assert named
+    assert not [path for path in named if not (ROOT / path).is_file()]
+
+
+def test_links_between_documents() -> None:
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text("utf-8")):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
