@@ -69,7 +69,8 @@ def import_base(layout: Layout, pin: Pin, source: str | None = None, show: Show 
         base = _as_base(pin, before, known)
         if base is not None:
             return base
-        show("the base in the store is not that of pin.toml as it is now: making it anew")
+        if base_ref(pin, Kind.SDIST) not in known:
+            show("the base in the store is not that of pin.toml as it is now: making it anew")
     kind = _kind_of(source, pin)
     if kind is Kind.GIT:
         assert source is not None

@@ -243,7 +243,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
         print(f"{routed.what} {where}" + (f" ({routed.why})" if routed.why else ""))
     for remark in done.remarks:
         print(remark)
-    if not done.routed and not done.written and not done.note:
+    if not (done.routed or done.written or done.note or done.remarks):
         print("nothing to refresh")
     for line in changed(layout, done.written):
         print(line)

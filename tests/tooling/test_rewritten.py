@@ -61,6 +61,16 @@ def test_an_amended_tip_with_other_words_only(project: Project) -> None:
     _settled(project)
 
 
+def test_a_dry_run_tells_what_was_done(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = project.series()
+    project.git("commit", "-q", "--amend", "-m", "[Bugfix] Say thirty")
+    assert main(["refresh", "--dry-run"], start=project.root) == 0
+    assert capsys.readouterr().out == "0003 [Bugfix] Say thirty (reworded)\n"
+    assert project.series() == before
+
+
 def test_amended_to_the_same(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     before = project.series()
     monkeypatch.setenv("GIT_COMMITTER_DATE", "1800000000 +0000")
