@@ -156,13 +156,15 @@ def read_versions(git: Git, tree: str) -> Versions:
     text = git.blob(blob).decode("utf-8") if blob else ""
     ruff = re.search(r"repo: \S*/ruff-pre-commit\s+rev: v(\S+)", text)
     typos = re.search(r"repo: \S*/typos\s+rev: v(\S+)", text)
-    mypy = re.search(r"additional_dependencies: \[(mypy==[^\]]+)\]", text)
+    lists = re.findall(r"additional_dependencies: \[((?:\"[^\"]*\"|[^\]\"])+)\]", text)
+    words = [[word.strip(" \"'") for word in found.split(",")] for found in lists]
+    mypy = next((found for found in words if re.match(r"mypy(\[|==)", found[0])), None)
     if not (ruff and typos and mypy):
         raise Fault(
             "vLLM's .pre-commit-config.yaml does not name ruff, typos and mypy as it used to",
             todo="see read_versions in ci/lint.py",
         )
-    return Versions(ruff[1], typos[1], tuple(word.strip() for word in mypy[1].split(",")))
+    return Versions(ruff[1], typos[1], tuple(mypy))
 
 
 def _environment(layout: Layout, versions: Versions) -> Environment:

@@ -72,11 +72,16 @@ def _with_marks(ours: bytes, base: bytes, theirs: bytes) -> bytes:
     )  # fmt: skip
 
 
-def is_marked(data: bytes) -> bool:
-    """Whether a file still holds a conflict that nobody has settled."""
-    lines = data.split(b"\n")
-    first, last = MARKS[0] + b" " + _NAMES[0].encode(), MARKS[3] + b" " + _NAMES[2].encode()
-    return any(line.startswith((first, last)) for line in lines)
+def marked_lines(data: bytes) -> list[int]:
+    """The lines, from 1, on which a conflict is marked that nobody has settled.
+
+    A line of equal signs is none: texts underline their titles so.
+    """
+    starts = tuple(
+        mark + b" " + name.encode()
+        for mark, name in zip((MARKS[0], MARKS[1], MARKS[3]), _NAMES, strict=True)
+    )
+    return [n for n, line in enumerate(data.split(b"\n"), 1) if line.startswith(starts)]
 
 
 def merge(git: Git, now: bytes, before: bytes, after: bytes, *, fine: bool = False) -> _Merge:

@@ -69,7 +69,7 @@ class _Try:
 
     @property
     def work(self) -> RollWork:
-        return RollWork(self.layout, targets.folder(self.layout, self.target.name))
+        return RollWork(self.layout, self.target.name)
 
 
 def _attempt(layout: Layout, name: str, source: str | None) -> _Try:
@@ -93,15 +93,29 @@ def _again(
     return _Try(layout, store, pin, files, target, new, rolled)
 
 
-def _which(layout: Layout, name: str | None) -> str:
-    """The target that is meant: named, or that of the last roll."""
+def _which(layout: Layout, name: str | None, *, opened: bool) -> str:
+    """The target that is meant: named, or that of the last roll.
+
+    Args:
+        opened: only a roll in which a patch is being solved can be meant.
+
+    Raises:
+        Fault: there is none, or more than one.
+    """
     if name:
         return name
-    known = targets.rolls(layout)
+    known = [target.name for target in targets.rolls(layout)]
     if not known:
         raise Fault("nothing was rolled yet", todo="name a version: `nox -s roll -- 0.18.1`")
-    found: str = json.loads((known[0] / "target.json").read_bytes())["name"]
-    return found
+    if not opened:
+        return known[0]
+    found = [target for target in known if RollWork(layout, target).opened()]
+    if len(found) > 1:
+        raise Fault(
+            "a patch is open in more than one roll",
+            todo=f"name the one that you mean: {', '.join(found)}",
+        )
+    return found[0] if found else known[0]
 
 
 # -- solving ------------------------------------------------------------------
@@ -124,7 +138,7 @@ def _open_work(tried: _Try) -> str:
     tried.work.start(opened, head)
     return (
         f"{patch.file} is open: its conflicts are marked in {tried.work.root}\n"
-        f"solve them there, then run `nox -s roll -- --continue`"
+        f"solve them there, then run `{tried.work.command}`"
     )
 
 
@@ -134,7 +148,7 @@ def _take_solved(layout: Layout, name: str, files: SeriesFiles) -> None:
     Raises:
         Fault: nothing is open, the series changed since, or a mark is left.
     """
-    work = RollWork(layout, targets.folder(layout, name))
+    work = RollWork(layout, name)
     opened = work.opened()
     if opened is None:
         raise Fault(f"nothing is open in the roll to {name}", todo=f"run `nox -s roll -- {name}`")
@@ -144,8 +158,10 @@ def _take_solved(layout: Layout, name: str, files: SeriesFiles) -> None:
             todo=f"leave it (`nox -s roll -- {name} --abort` keeps your edits) and roll again",
         )
     path = resolutions.save(layout, opened.patch, name, work.solved(opened))
-    work.close()
+    aside = work.close()
     say(f"kept how {opened.patch} was solved: {path.relative_to(layout.root)}")
+    if aside:
+        say(f"files that git ignores were beside it: all is kept in {aside}")
 
 
 # -- accepting ----------------------------------------------------------------
@@ -184,8 +200,8 @@ def _accept(tried: _Try, commit: str | None) -> list[str]:
     still = tried.rolled.report.open
     if still:
         raise Fault(
-            f"{len(still)} patches are open on {tried.target.name}",
-            todo="solve them first: `nox -s roll -- --continue`",
+            f"not every patch has a place on {tried.target.name} yet",
+            todo=f"solve first what is laid out: `{tried.work.command}`",
             details=tuple(f"{patch.file}: {patch.outcome.value}" for patch in still),
         )
     pin = targets.pin_of(tried.layout, tried.store, tried.target, tried.pin, commit)
@@ -197,6 +213,12 @@ def _accept(tried: _Try, commit: str | None) -> list[str]:
         say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
     content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
     return write_series(tried.layout, exported, composed.lock, {"pin.toml": content})
+
+
+def _accepting(target: Target) -> str:
+    if target.sdist is None:
+        return "the pin can be moved to releases only"
+    return f"`nox -s roll -- {target.name} --accept` moves the series there"
 
 
 # -- the verb -----------------------------------------------------------------
@@ -220,13 +242,16 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
 
 def _run(layout: Layout, args: argparse.Namespace) -> int:
     if args.abort:
-        name = _which(layout, args.target)
-        kept = RollWork(layout, targets.folder(layout, name)).abort()
+        name = _which(layout, args.target, opened=True)
+        work = RollWork(layout, name)
+        if work.opened() is None:
+            raise Fault(f"nothing is open in the roll to {name}", todo="there is nothing to leave")
+        kept = work.abort()
         print(f"left the roll to {name}" + (f"; your edits are in {kept}" if kept else ""))
         return 0
     if not args.target and not args.go_on and not args.accept:
         raise Fault("roll to what?", todo="name a version: `nox -s roll -- 0.18.1`")
-    name = _which(layout, args.target)
+    name = _which(layout, args.target, opened=args.go_on)
     if args.go_on:
         _take_solved(layout, name, read_files(layout))
     tried = _attempt(layout, name, args.source)
@@ -239,7 +264,7 @@ def _run(layout: Layout, args: argparse.Namespace) -> int:
         return 0
     _print(tried.rolled.report, plain=args.json)
     if tried.rolled.stuck is None:
-        say(f"every patch has a place; `nox -s roll -- {name} --accept` moves the series there")
+        say(f"every patch has a place; {_accepting(tried.target)}")
         return 0
     say(_open_work(tried))
     return 1

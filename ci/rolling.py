@@ -16,7 +16,7 @@ from ci.filediff import FileDiff
 from ci.git import Git
 from ci.hunks import DoesNotApply
 from ci.objects import Content, show, split_lines
-from ci.placing import MARKS, is_marked
+from ci.placing import MARKS, marked_lines
 from ci.series import SeriesFiles
 from ci.trees import read_contents
 from ci.verdicts import FileVerdict, HunkVerdict, Near, Outcome, PatchVerdict, Report, of_hunks
@@ -262,7 +262,7 @@ class _Roll:
                 changes[diff.path] = hunks.apply_diff(diff, content, patch="resolution").content
             except DoesNotApply:
                 return None
-        left = [p for p, c in changes.items() if c and (p.endswith(NOTE) or is_marked(c.data))]
+        left = [p for p, c in changes.items() if c and (p.endswith(NOTE) or marked_lines(c.data))]
         if left:
             return None
         return changes

@@ -13,12 +13,13 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ci import targets
 from ci.errors import Fault, listed
 from ci.filediff import FileDiff
 from ci.git import Git
 from ci.layout import Layout
 from ci.objects import show
-from ci.placing import is_marked
+from ci.placing import marked_lines
 from ci.rolling import NOTE
 from ci.store import ATTRIBUTES
 from ci.trees import changes, file_diffs, read_contents, with_binaries
@@ -42,10 +43,23 @@ class Open:
 
 @dataclass(frozen=True)
 class RollWork:
-    """One roll's work tree."""
+    """One roll's work tree.
+
+    Attributes:
+        name: the target's, as the user calls it.
+    """
 
     layout: Layout
-    folder: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return targets.folder(self.layout, self.name)
+
+    @property
+    def command(self) -> str:
+        """What goes on with it."""
+        return f"nox -s roll -- {self.name} --continue"
 
     @property
     def root(self) -> Path:
@@ -75,7 +89,7 @@ class RollWork:
         if before is not None and before != opened and self.tree_now(before) is not None:
             raise Fault(
                 f"{self.root} holds your resolution of {before.patch}",
-                todo="go on with `nox -s roll -- --continue`, or leave it: `-- --abort`",
+                todo=f"go on with `{self.command}`, or leave it: `-- {self.name} --abort`",
             )
         if before == opened:
             return
@@ -122,31 +136,41 @@ class RollWork:
         if left:
             raise Fault(
                 f"{len(left)} places in {self.root} are not solved yet",
-                todo="edit them, then run `nox -s roll -- --continue`",
+                todo=f"edit them, then run `{self.command}`",
                 details=listed(left),
             )
         assert now is not None
         before = view.tree_of(opened.marked)
         return with_binaries(view, file_diffs(view, [(before, now)])[0])
 
-    def close(self) -> None:
-        """Take the work tree away; all that it held is in a resolution now."""
+    def close(self) -> Path | None:
+        """Take the work tree away; all that it held is in a resolution now.
+
+        Returns:
+            Where it lies if it held ignored files, which are in none.
+        """
         self._state.unlink(missing_ok=True)
+        view = self._view(self.root)
+        if view.run("ls-files", "-z", "--others", "--ignored", "--exclude-standard"):
+            return self._aside("solved")
         shutil.rmtree(self.root, ignore_errors=True)
+        return None
+
+    def _aside(self, how: str) -> Path:
+        number = 1
+        while (aside := self.folder / f"vllm.{how}-{number}").exists():
+            number += 1
+        return self.root.rename(aside)
 
     def abort(self) -> Path | None:
         """Leave what is being solved; edits are kept in a folder beside it."""
         opened = self.opened()
         if opened is None:
             return None
-        kept: Path | None = None
         if self.tree_now(opened) is not None:
-            number = 1
-            while (aside := self.folder / f"vllm.aborted-{number}").exists():
-                number += 1
-            kept = self.root.rename(aside)
-        self.close()
-        return kept
+            self._state.unlink()
+            return self._aside("aborted")
+        return self.close()
 
 
 def _left(view: Git, marked: str, now: str) -> list[str]:
@@ -159,10 +183,6 @@ def _left(view: Git, marked: str, now: str) -> list[str]:
         data = contents[entry].data
         if path.endswith(NOTE):
             found.append(f"{show(path)}: find a place for this change, then delete this file")
-        elif is_marked(data):
-            found += [
-                f"{show(path)}:{number}"
-                for number, line in enumerate(data.split(b"\n"), 1)
-                if line.startswith(b"<<<<<<< upstream")
-            ]
+        else:
+            found += [f"{show(path)}:{number}" for number in marked_lines(data)]
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ci import lock as locking
-from ci import patchfile
+from ci import patchfile, resolutions
 from ci.compose import parse_patch
 from ci.errors import Fault
 from ci.export import declared
@@ -84,10 +84,14 @@ def _check_tables(layout: Layout, files: SeriesFiles, lock: Lock) -> Iterator[Pr
 
 
 def _check_folder(layout: Layout) -> Iterator[Problem]:
-    known = {"series.toml", "series.lock", "topics"}
+    known = {"series.toml", "series.lock", "topics", "resolutions"}
     for path in sorted(layout.patches.iterdir()):
         if path.name not in known and path.suffix != ".patch":
             yield Problem(f"patches/{path.name}", "does not belong here")
+    try:
+        resolutions.load(layout)
+    except Fault as fault:
+        yield Problem("patches/resolutions", str(fault))
 
 
 # --- one patch -----------------------------------------------------------------

@@ -205,10 +205,10 @@ def _patch(files: SeriesFiles, patch: Patch, parsed: PatchFile) -> PatchStatus:
 
 def _rolls(layout: Layout, fingerprint: str) -> tuple[RollStatus, ...]:
     found = []
-    for folder in targets.rolls(layout):
+    for known in targets.rolls(layout):
         try:
-            data = json.loads((folder / "verdicts.json").read_bytes())
-            solving = _solving(folder)
+            data = json.loads((known.folder / "verdicts.json").read_bytes())
+            solving = _solving(known.folder)
             found.append(
                 RollStatus(data["target"], data["counts"], data["series"] != fingerprint, solving)
             )

@@ -50,10 +50,22 @@ def folder(layout: Layout, name: str) -> Path:
     return layout.build / "roll" / Target(name, "", "").key
 
 
-def rolls(layout: Layout) -> list[Path]:
-    """The folders of all rolls so far, the last one first."""
-    found = (layout.build / "roll").glob("*/target.json")
-    return [path.parent for path in sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)]
+@dataclass(frozen=True)
+class Known:
+    """An earlier roll: what its target is called, and its folder."""
+
+    name: str
+    folder: Path
+
+
+def rolls(layout: Layout) -> list[Known]:
+    """All rolls so far, the last one first."""
+    found = sorted(
+        (layout.build / "roll").glob("*/target.json"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    return [Known(json.loads(path.read_bytes())["name"], path.parent) for path in found]
 
 
 def load(layout: Layout, store: Git, where: Path) -> Target | None:
@@ -82,6 +94,7 @@ def find(layout: Layout, store: Git, pin: Pin, name: str, source: str | None) ->
     if source is None:
         known = load(layout, store, where)
         if known is not None:
+            (where / "target.json").touch()  # the last roll is the one tried last
             return known
         target = _release(layout, store, pin, name)
     elif _is_git(Path(source), source):

@@ -48,6 +48,15 @@ def test_versions_are_vllms_own(tmp_path: Path) -> None:
     assert versions.mypy == ("mypy==1.11.1", "regex", "types-torch")
 
 
+def test_versions_of_a_later_release(tmp_path: Path) -> None:
+    later = CONFIG.replace("[mypy==1.11.1,", '["mypy[faster-cache]==1.19.1",')
+    other = '  - additional_dependencies: ["pytest[x]", regex]\n'
+    later = later.replace("  - additional", other + "  - additional")
+    source = _source(tmp_path, {}, {".pre-commit-config.yaml": later})
+    versions = lint.read_versions(source.git, source.tree)
+    assert versions.mypy == ("mypy[faster-cache]==1.19.1", "regex", "types-torch")
+
+
 def test_a_configuration_of_another_form(tmp_path: Path) -> None:
     source = _source(tmp_path, {}, {".pre-commit-config.yaml": "repos: []\n"})
     with pytest.raises(Fault, match="does not name ruff, typos and mypy"):

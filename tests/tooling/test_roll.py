@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import cli
+from ci import cli, serieslint
 from ci.git import Git, Result
 from ci.objects import Content
 from ci.pin import load_pin
@@ -164,6 +164,9 @@ def test_names_that_end_or_part_oddly(project: Project, tmp_path: Path) -> None:
     assert _run(project, "--continue") == 0
     (kept,) = (project.layout.patches / "resolutions").iterdir()
     assert kept.name.endswith("x---release-0-2.patch")
+    assert not [
+        found for found in serieslint.check_series(project.layout) if "resol" in found.where
+    ]
 
 
 def test_nothing_is_accepted_while_a_patch_is_open(
@@ -173,7 +176,7 @@ def test_nothing_is_accepted_while_a_patch_is_open(
     words = ("0.0.2", "--source", _sdist(tmp_path, CONFLICT), "--accept", "--commit", COMMIT)
     assert _run(project, *words) == 1
     told = capsys.readouterr().err
-    assert "1 patches are open on 0.0.2" in told
+    assert "not every patch has a place on 0.0.2 yet" in told
     assert "0001-Build-Say-six.patch: conflict" in told
     assert project.series() == before
 
@@ -258,6 +261,60 @@ def test_a_git_ref(project: Project, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "main is a git ref, a pin names a release" in capsys.readouterr().err
     assert _run(project, "other", "--source", str(clone)) == 1
     assert "has no refs/tags/vother or" in capsys.readouterr().err
+
+
+def test_any_mark_that_is_left_is_named(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    file = _work(project) / "setup.py"
+    marked = file.read_text()
+    for mark in ("<<<<<<< upstream\n", "||||||| pinned\n", ">>>>>>> patch\n"):
+        _solve(project, "setup.py", mark + "setup line VI and six\n")
+        number = 1 + file.read_text().splitlines().index(mark.strip())
+        assert _run(project, "--continue") == 1
+        assert f"setup.py:{number}" in capsys.readouterr().err
+        file.write_text(marked)
+    assert not (project.layout.patches / "resolutions").exists()
+
+
+def test_what_git_ignores_is_kept(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _sdist(tmp_path, {**CONFLICT, ".gitignore": text("*.log")})
+    assert _run(project, "0.0.2", "--source", source) == 1
+    _solve(project, "setup.py", "setup line VI and six\n")
+    put(_work(project), "notes.log", text("mine"))
+    assert _run(project, "--continue") == 0
+    kept = _work(project).with_name("vllm.solved-1")
+    assert (kept / "notes.log").read_text() == "mine\n"
+    assert str(kept) in capsys.readouterr().err
+
+
+def test_what_is_left_unnamed_is_the_open_roll(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_one, easy = _sdist(tmp_path, CONFLICT), _sdist(tmp_path, EASY, "0.0.3")
+    assert _run(project, "0.0.2", "--source", open_one) == 1
+    assert "`nox -s roll -- 0.0.2 --continue`" in capsys.readouterr().err
+    assert _run(project, "0.0.3", "--source", easy) == 0
+    _solve(project, "setup.py", "setup line VI and six\n")
+    assert _run(project, "--continue") == 0
+    assert "tried on 0.0.2" in capsys.readouterr().out
+    # Nothing is open any more: the last roll is meant, and nothing can be left.
+    assert _run(project, "0.0.3") == 0
+    assert _run(project, "--abort") == 1
+    assert "nothing is open in the roll to 0.0.3" in capsys.readouterr().err
+
+
+def test_two_open_rolls_have_to_be_named(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version in ("0.0.2", "0.0.3"):
+        assert _run(project, version, "--source", _sdist(tmp_path, CONFLICT, version)) == 1
+    assert _run(project, "--abort") == 1
+    assert "name the one that you mean: 0.0.3, 0.0.2" in capsys.readouterr().err
+    assert _run(project, "0.0.2", "--abort") == 0
 
 
 @pytest.mark.parametrize(
