@@ -72,10 +72,10 @@ def test_xpass(): pass
 
 
 def test_outcomes_of_workers(tmp_path: Path) -> None:
-    body = "import os\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): os._exit(0)"
-    outcome = _run(tmp_path, body, words=("-p", "xdist", "-n", "2"))
+    body = "def test_a(): pass\ndef test_b(): assert 0"
+    outcome = _run(tmp_path, body, words=("-p", "xdist", "-n", "1"))
     found = {node.split("::")[1]: word for node, word in outcome.tests.items()}
-    assert found == {"test_a": "passed", "test_b": "failed", "test_c": "failed"}
+    assert found == {"test_a": "passed", "test_b": "failed"}
     assert outcome.status == 1
 
 
