@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from ci.errors import Fault
-from ci.pin import Artifact
+from ci.pin import Artifact, is_file_name
 from ci.variant import Variant
 
 FILE = "ngram_series.json"
@@ -121,6 +121,8 @@ def from_json(content: bytes) -> Carried:
             series, Variant(table["variant"]), str(table["tree"]), Artifact(**table["precompiled"])
         )
         claimed = (table["series"], table["version"])
+        if not is_file_name(carried.precompiled.file):
+            raise ValueError
     except (ValueError, KeyError, TypeError):
         raise Fault("the series identity in it is damaged", todo="build the wheel again") from None
     if claimed != (series.id, carried.version):

