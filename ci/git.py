@@ -1,9 +1,11 @@
 """The one wrapper around git, sealed from whoever runs it.
 
 No other module starts git. Every call runs in an environment built from
-nothing: no GIT_* variable, no user or system configuration, no
+nothing (`env -i`): no GIT_* variable, no user or system configuration, no
 global attributes, no replacement refs, no locale and no time zone of the
 user's reach it, so the same input gives the same bytes on every machine.
+GitPython starts the processes; it can add to the environment it inherits but
+not take away from it, hence `env -i` in front of each command.
 
 Input and output are bytes throughout: a patch may hold any byte.
 """
@@ -15,12 +17,13 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+import git as gitpython
 
 from ci.checkpoints import checkpoint
 from ci.errors import Fault
@@ -145,12 +148,12 @@ def user_identity(where: Path) -> Identity | None:
     the user's. None where git would have to guess.
     """
     command = [_executable(), "-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"]
-    done = subprocess.run(
-        command, cwd=where, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    status, out, _ = gitpython.Git(where).execute(
+        command, with_extended_output=True, with_exceptions=False, stdout_as_string=False
     )
-    said = done.stdout.decode("utf-8", "replace").strip()
-    match = re.fullmatch(r"(.+) <([^<>]+)> (\d+ [+-]\d{4})", said)
-    return Identity(match[1], match[2], match[3]) if match and done.returncode == 0 else None
+    assert isinstance(out, bytes)
+    match = re.fullmatch(r"(.+) <([^<>]+)> (\d+ [+-]\d{4})", out.decode("utf-8", "replace").strip())
+    return Identity(match[1], match[2], match[3]) if match and status == 0 else None
 
 
 @dataclass(frozen=True)
@@ -203,15 +206,23 @@ class Git:
         """Run `git ARGS` and hand back what came of it, whatever the status."""
         checkpoint("git")
         settings = [word for item in _CONFIG for word in ("-c", item)]
-        done = subprocess.run(
-            [_executable(), *settings, *args],
-            cwd=cwd or self.work_tree or self.git_dir.parent,
-            env=self._environment(env),
-            input=stdin or b"",
-            capture_output=True,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout, done.stderr)
+        variables = [f"{k}={v}" for k, v in self._environment(env).items()]
+        command = ["env", "-i", *variables, _executable(), *settings, *args]
+        where = cwd or self.work_tree or self.git_dir.parent
+        with tempfile.TemporaryFile() as feed:
+            feed.write(stdin or b"")
+            feed.seek(0)
+            status, out, err = gitpython.Git(where).execute(
+                command,
+                istream=feed,
+                with_extended_output=True,
+                with_exceptions=False,
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+            )
+        err_bytes = err if isinstance(err, bytes) else err.encode("utf-8", "surrogateescape")
+        assert isinstance(out, bytes)
+        return Result(status, out, err_bytes)
 
     def run(
         self,
