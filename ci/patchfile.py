@@ -25,6 +25,12 @@ _SPLIT = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 200
 _MIME = (
     b"MIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: 8bit\n"
 )
+# What git puts between a message's `---` and the first diff: a stat and a summary.
+_STAT = re.compile(
+    rb" .* \| +(\d+( [+-]+)?|Bin( \d+ -> \d+ bytes)?)"
+    rb"| \d+ files? changed(, \d+ insertions?\(\+\))?(, \d+ deletions?\(-\))?"
+    rb"| (create|delete) mode \d{6} .*| mode change \d{6} => \d{6} .*"
+)
 _NAME_MAX = 57  # git's limit of 64 less the length of "-.patch" as git counts it
 
 
@@ -101,7 +107,7 @@ def parse(data: bytes) -> PatchFile:
         raise Malformed("line 1: a patch starts with mail headers and an empty line")
     try:
         headers = _headers(head)
-        message, diff_at = _body(rest)
+        message, diff_at = _body(rest, head.count(b"\n") + 3)
         body = message.decode("utf-8").strip("\n")
     except UnicodeDecodeError:
         raise Malformed("its message is not UTF-8") from None
@@ -132,11 +138,22 @@ def _headers(head: bytes) -> dict[str, str]:
     return found
 
 
-def _body(rest: bytes) -> tuple[bytes, int]:
-    """The message below the headers, and where the first diff starts."""
+def _body(rest: bytes, first_line: int) -> tuple[bytes, int]:
+    """The message below the headers, and where the first diff starts.
+
+    Raises:
+        Malformed: text stands below the message's end, where it would be lost.
+    """
     match = re.search(rb"^(?=diff --git )", rest, re.MULTILINE)
     end = match.start() if match else len(rest)
-    message = re.split(rb"^---\n", rest[:end], maxsplit=1, flags=re.MULTILINE)[0]
+    message, *stat = re.split(rb"^---\n", rest[:end], maxsplit=1, flags=re.MULTILINE)
+    for below, line in enumerate(b"".join(stat).split(b"\n"), message.count(b"\n") + 1):
+        if line and not _STAT.fullmatch(line):
+            raise Malformed(
+                f"line {first_line + below}: text below `---`, which ends the message: "
+                f"`{show(line)}`",
+                todo="take the `---` out of the message, or the text below it",
+            )
     return message, end
 
 

@@ -141,6 +141,14 @@ def test_no_lock(project: Project) -> None:
     assert project.git("rev-parse", "HEAD") == before
 
 
+def test_relock_loses_no_text_of_a_message(project: Project) -> None:
+    _rewrite(project, CORE, "It is needed.", "---\nIt is needed.")
+    before = project.series()
+    with pytest.raises(Fault, match="Add-a-new-file.*text below `---`.*: `It is needed.`"):
+        project.apply("--relock")
+    assert project.series() == before
+
+
 def test_relock_brings_a_hand_edited_patch_into_form(project: Project) -> None:
     """A changed line makes every later id wrong; relock mends them all."""
     _rewrite(project, CORE, "+from vllm import new", "+from vllm import newer")

@@ -129,6 +129,24 @@ def test_a_mail_tool_s_form_is_read() -> None:
     assert patchfile.render(parsed) != data
 
 
+def test_a_stat_of_git_s_is_read(tmp_path: Path) -> None:
+    clone = _repository(tmp_path / "clone")
+    odd = {
+        "a b.txt": text("1"),
+        "bin": Content(REGULAR, b"\0"),
+        "gone": text("x"),
+        "run": text("r"),
+    }
+    commit(clone, "base", odd)
+    odd = {"a b.txt": text("2", "3"), "bin": Content(REGULAR, b"\0\0"), "gone": None}
+    commit(clone, "[Core] All", {**odd, "new": text("n"), "run": Content(EXECUTABLE, b"r\n")})
+    words = ["git", "format-patch", "-1", "--full-index", "--stdout", "--binary", "--no-renames"]
+    data = subprocess.run(words, cwd=clone, check=True, capture_output=True).stdout
+    assert b"mode change" in data and b"Bin 1 -> 2 bytes" in data and b"5 files changed" in data
+    above = data.partition(b"diff --git")[0]
+    assert patchfile.parse(above).message == Message("[PATCH] [Core] All", "")
+
+
 HEAD = b"From: A <a@b>\nDate: Tue, 14 Nov 2023 22:13:20 +0000\nSubject: x\n\n\n"
 DIFF = b"diff --git a/a b/a\nindex %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
 
@@ -142,6 +160,8 @@ DIFF = b"diff --git a/a b/a\nindex %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
         (HEAD.replace(b"14 Nov", b"99 Foo"), "cannot read the date"),
         (HEAD.replace(b"Subject: x", b"Subject: \xe9"), "not UTF-8"),
         (HEAD.replace(b"Subject", b"what is this\nSubject"), "line 3: not a mail header"),
+        (HEAD + b"A.\n\n---\n a | 2 +-\n\nMore.\n" + DIFF, "line 11: text below `---`.*`More.`"),
+        (HEAD + b"---\n---\n" + DIFF, "line 7: text below `---`.*`---`"),
         (HEAD + b"diff --git a/a c/a\n", "line 6: cannot read the file name|cannot read the file"),
         (HEAD + b"diff --git a/a b/a\nsimilarity index 90%\n", "renames and copies"),
         (HEAD + b"diff --git a/a b/a\nold mode 100644\n", "come together"),
