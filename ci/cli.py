@@ -133,6 +133,9 @@ _MENDABLE = {
     errno.EPERM: ("not permitted", "make it readable and writable for you"),
     errno.EROFS: ("the file system is read-only", "work in a checkout that can be written"),
     errno.ENAMETOOLONG: ("the path is too long", "check out the project in a shorter path"),
+    errno.EEXIST: ("something else is in its place", "move it away and run it again"),
+    errno.ENOTDIR: ("a file is where a folder should be", "move it away and run it again"),
+    errno.EISDIR: ("a folder is where a file should be", "move it away and run it again"),
     errno.EMFILE: ("too many open files", "raise the limit (ulimit -n) and run it again"),
 }
 _UNREACHABLE = {

@@ -12,7 +12,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from ci.objects import EXECUTABLE, FOLDER, REGULAR, SYMLINK, Content
+from ci.errors import Fault
+from ci.objects import EXECUTABLE, FOLDER, REGULAR, SYMLINK, Content, show
 
 
 def under(root: Path, path: bytes) -> bytes:
@@ -25,6 +26,10 @@ def read(where: bytes) -> Content | None:
 
     Returns:
         None if there is nothing, and a content with the mode `FOLDER` for a folder.
+
+    Raises:
+        Fault: it is a pipe, a socket or a device, which git takes no notice of
+            and which might never end.
     """
     try:
         mode = os.lstat(where).st_mode
@@ -32,10 +37,32 @@ def read(where: bytes) -> Content | None:
             return Content(SYMLINK, os.readlink(where))
         if stat.S_ISDIR(mode):
             return Content(FOLDER, b"")
+        refuse_special(where, mode)
         with open(where, "rb") as file:
             return Content(EXECUTABLE if mode & stat.S_IXUSR else REGULAR, file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def refuse_special(where: bytes, mode: int) -> None:
+    """Stop before something is opened that is no file.
+
+    Raises:
+        Fault: it is a folder, a pipe, a socket or a device.
+    """
+    if not stat.S_ISREG(mode):
+        raise Fault(f"{show(where)} is not a file", todo="move it away")
+
+
+def read_plain(path: Path) -> bytes:
+    """The bytes of a file that has to be there, links followed.
+
+    Raises:
+        Fault: what is there is no file.
+        FileNotFoundError: nothing is.
+    """
+    refuse_special(os.fsencode(path), path.stat().st_mode)
+    return path.read_bytes()
 
 
 def write_new(where: bytes, content: Content) -> None:

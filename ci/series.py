@@ -310,7 +310,7 @@ def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
     found = {}
     for patch in series.patches:
         try:
-            found[patch.file] = (layout.patches / patch.file).read_bytes()
+            found[patch.file] = files.read_plain(layout.patches / patch.file)
         except FileNotFoundError:
             raise Fault(
                 f"patches/{patch.file} is missing, but series.toml names it",

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ci import files
 from ci.errors import Fault
 
 if sys.version_info >= (3, 11):
@@ -25,7 +26,7 @@ def load(path: Path, name: str = "") -> dict[str, Any]:
     """
     name = name or path.name
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
+        table: dict[str, Any] = tomllib.loads(files.read_plain(path).decode("utf-8"))
     except FileNotFoundError:
         raise Fault(f"{name} is missing", todo=f"restore it: git checkout -- {name}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

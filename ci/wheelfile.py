@@ -101,7 +101,7 @@ def open_wheel(path: Path) -> zipfile.ZipFile:
     """
     try:
         return zipfile.ZipFile(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise Fault(f"{path} does not exist", todo="name a wheel file") from None
     except (zipfile.BadZipFile, IsADirectoryError):
         raise Fault(f"{path} is not a wheel", todo="name a wheel file") from None

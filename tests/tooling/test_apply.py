@@ -144,7 +144,7 @@ def test_no_lock(project: Project) -> None:
 def test_relock_loses_no_text_of_a_message(project: Project) -> None:
     _rewrite(project, CORE, "It is needed.", "---\nIt is needed.")
     before = project.series()
-    with pytest.raises(Fault, match="Add-a-new-file.*text below `---`.*: `It is needed.`"):
+    with pytest.raises(Fault, match=r"Add-a-new-file.*text below `---`.*: `It is needed.`"):
         project.apply("--relock")
     assert project.series() == before
 

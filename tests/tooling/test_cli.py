@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 from ci import cli
 from ci.errors import Fault
 from ci.layout import Layout
+from ci.series import Patch, Series, Topic, dump_series
+from ci.verify import open_files
+from tests.tooling.projects import Project, text
 
 
 @pytest.fixture
@@ -85,6 +89,53 @@ def test_machine_trouble_is_one_line(
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("build", "file"),
+        ("build", "link"),
+        ("build/store.git", "file"),
+        ("build/downloads", "file"),
+        ("build/run.lock", "folder"),
+        ("build/run.json", "folder"),
+        ("overlay", "file"),
+        ("overlay/vllm/pipe", "pipe"),
+        ("patches/0001-x.patch", "folder"),
+        ("patches/0001-x.patch", "pipe"),
+        ("patches/series.toml", "pipe"),
+        ("patches/series.lock", "folder"),
+        ("pin.toml", "pipe"),
+    ],
+)
+def test_something_else_in_the_place_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, what: str
+) -> None:
+    project = Project.make(tmp_path / "project", {"vllm/a.py": text("a")})
+    patch = Patch("0001-x.patch", "all", overlay=("vllm/pipe",) if what == "pipe" else ())
+    if "0001" in path or "pipe" in path:
+        topics = (Topic("all", "Everything"),)
+        project.layout.series.write_bytes(dump_series(Series(topics, (patch,))))
+        (project.layout.patches / patch.file).write_bytes(b"")
+    target = project.root / path
+    if target.is_dir():
+        shutil.rmtree(target)
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    make = {"folder": target.mkdir, "pipe": lambda: os.mkfifo(target)}
+    make |= {"file": target.touch, "link": lambda: target.symlink_to("nowhere")}
+    make[what]()
+    capsys.readouterr()
+    assert cli.main(["apply"], start=project.root / "patches") == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("error: ")
+    assert path in told
+
+
+def test_a_wheel_below_a_file(checkout: Path) -> None:
+    with pytest.raises(Fault, match=r"pin\.toml/x does not exist"):
+        open_files(checkout / "pin.toml" / "x")
 
 
 def test_a_bug_keeps_its_traceback(checkout: Path) -> None:
