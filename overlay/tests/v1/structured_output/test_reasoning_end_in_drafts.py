@@ -74,6 +74,16 @@ class EndIsLast(EndInDelta):
         return input_ids[-1] == END
 
 
+class EndBehindMark(EndInDelta):
+    """A parser with a state: reasoning ends with the token behind END."""
+
+    marked = False
+
+    def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
+        ended, self.marked = self.marked, END in delta_ids
+        return ended
+
+
 @pytest.fixture(params=[EndInDelta, EndIsLast])
 def scheduler(request, monkeypatch) -> Scheduler:
     made = create_scheduler(
@@ -186,3 +196,36 @@ def test_end_as_the_last_token_of_a_step(scheduler: Scheduler):
     assert request.structured_output_request.grammar.num_accepted == 0
     output = scheduler.schedule()
     assert masks(scheduler, output) == ANSWER[:1]
+
+
+def test_drafts_leave_the_state_of_a_parser_alone(scheduler: Scheduler):
+    parser = EndBehindMark()
+    scheduler.structured_output_manager.reasoner = parser
+    add_request(scheduler)
+    output = step_with_drafts(scheduler, [THINK, END, THINK, ANSWER[0]])
+    assert masks(scheduler, output) == [ANYTHING] * 3 + ANSWER[:2]
+    assert not parser.marked
+
+
+def test_history_is_seen_as_it_was(scheduler: Scheduler, monkeypatch):
+    """Each token comes with all tokens before it and none behind it."""
+    request = add_request(scheduler)
+    seen = []
+
+    def is_reasoning_end_streaming(input_ids, delta_ids):
+        assert input_ids[-1:] == list(delta_ids)
+        seen.append(list(input_ids))
+        return False
+
+    reasoner = scheduler.structured_output_manager.reasoner
+    monkeypatch.setattr(
+        reasoner, "is_reasoning_end_streaming", is_reasoning_end_streaming
+    )
+    output = step_with_drafts(scheduler, [11, 12])
+    known = list(request.all_token_ids)
+    seen.clear()
+    masks(scheduler, output)
+    assert seen == [known + [11], known + [11, 12]]
+    seen.clear()
+    finish_step(scheduler, output, [11, 13])
+    assert seen == [known + [11], known + [11, 13]]
