@@ -124,7 +124,7 @@ def gather(layout: Layout, *, offline: bool = False) -> Status:
         rolls=_rolls(layout, files.fingerprint()),
         tests=_tests(layout, identity),
         wheels=_wheels(layout, identity),
-        work_tree=_work_tree(layout),
+        work_tree=(*_series(layout, pin, files), *_work_tree(layout)),
     )
 
 
@@ -253,6 +253,24 @@ def _wheels(layout: Layout, identity: SeriesIdentity) -> tuple[WheelStatus, ...]
         of = carried.identity.id
         found.append(WheelStatus(path.name, of, carried.variant.value, of == identity.id))
     return tuple(found)
+
+
+def _series(layout: Layout, pin: Pin, files: SeriesFiles) -> tuple[str, ...]:
+    """A word where the work tree is not that of the series as it lies here."""
+    from ci import apply as applying
+    from ci import lock as locking
+    from ci.worktree import WorkTree
+
+    try:
+        locking.check_inputs(locking.load_lock(layout), files, pin.base_tree)
+        state = WorkTree.of(layout).state()
+    except Fault as fault:
+        return (f"{fault.what}: {fault.todo}",)
+    if state is None or not (layout.store / "HEAD").is_file():
+        return ()
+    if applying.composed_head(layout, files) != state.applied:
+        return ("made from another series than the one that lies here: run `nox -s apply`",)
+    return ()
 
 
 def _work_tree(layout: Layout) -> tuple[str, ...]:

@@ -115,6 +115,33 @@ def test_the_work_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> 
     assert "not there: `nox -s apply` makes it" in _told(project, capsys, "--offline")
 
 
+def _of_work_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    found: list[str] = json.loads(_told(project, capsys, "--offline", "--json"))["work_tree"]
+    return found
+
+
+def test_a_series_that_is_not_the_work_tree_s(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = f"at {project.git('rev-parse', 'HEAD')[:12]}"
+    assert _of_work_tree(project, capsys) == [at]
+    lock = project.layout.lock.read_bytes()
+    other = project.copy(project.root.with_name("other"))
+    other.replace("vllm/a.py", "a line thirty\n", "a line 31\n")
+    other.refresh()
+    shutil.rmtree(project.layout.patches)
+    shutil.copytree(other.layout.patches, project.layout.patches)
+    said = "made from another series than the one that lies here: run `nox -s apply`"
+    assert _of_work_tree(project, capsys) == [said, at]
+    project.layout.lock.write_bytes(lock)
+    [said, *_] = _of_work_tree(project, capsys)
+    assert "0003-Bugfix-Thirty-and-no-going.patch differs from the lock: undo the change" in said
+    project.layout.lock.write_text("base_tree = 3\npatch = 4\n")
+    assert "series.lock is damaged: restore it" in _of_work_tree(project, capsys)[0]
+    project.layout.lock.unlink()
+    assert "series.lock is missing: restore it" in _of_work_tree(project, capsys)[0]
+
+
 def test_a_wheel_that_is_not_ours(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.layout.dist.mkdir()
     (project.layout.dist / "vllm-1-py3-none-any.whl").write_bytes(b"no zip")
