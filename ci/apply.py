@@ -187,6 +187,8 @@ def _compose(
     if args.relock:
         settled, composed = settle(store, base, files)
         locked = pinned_lock(layout, store, pin, settled, composed)
+        if not args.discard:
+            checkout.check(layout, store, composed.head)
         for line in changed(layout, write_series(layout, settled, locked)):
             say(line)
         return settled, composed

@@ -24,10 +24,7 @@ from ci.store import ATTRIBUTES
 from ci.trees import Raw, changes, list_tree, read_contents
 from ci.worktree import APPLIED, BRANCH, DISCARDING, UPDATING, Seen, State, WorkTree, standing
 
-_TODO = (
-    "take the edits into the series with `nox -s refresh`, "
-    "or put them aside with `nox -s apply -- --discard` (a backup is kept)"
-)
+_OR_DISCARD = "; or put it aside with `nox -s apply -- --discard` (a backup is kept)"
 # For whoever works there with git of their own: bytes stay what they are.
 _SETTINGS = """\
 [core]
@@ -119,18 +116,46 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
         return _adopt(tree, store, state, head)
     if state.applied == head:
         return standing(state)
-    commits = tree.own_commits(state)
-    edited = tree.edited(state.applied)
-    staged = _staged(tree, state.applied)
-    if (commits or edited or staged) and _same_files(tree, store, state.applied, head):
-        # What the user has is what the series has become: after a refresh, for one.
+    moved = _free_to_move(tree, store, state, head)
+    if moved is None:
         return _adopt(tree, store, state, head)
-    moved = changes(store, state.applied, head)
-    _refuse(tree, commits, {*edited, *staged, *_in_the_way(tree, store, moved)})
     _move(tree, state.applied, head, moved)
     if state.branch not in (BRANCH, None):
         return f"the work tree was on {state.branch}, which is kept; it is on `series` now"
     return None
+
+
+def check(layout: Layout, store: Git, head: str) -> None:
+    """See that an update to `head` would go through, before anything else is written.
+
+    Raises:
+        Dirty, Fault: as `update`.
+    """
+    tree = WorkTree.of(layout)
+    state = tree.state()
+    if state is None:
+        return
+    _check_origin(tree, store, state, head)
+    state = finish(tree, store, state)
+    if head not in (state.applied, state.refreshed):
+        _free_to_move(tree, store, state, head)
+
+
+def _free_to_move(tree: WorkTree, store: Git, state: State, head: str) -> list[Raw] | None:
+    """What has to change; None where what the user has is what the series has
+    become, as after a refresh.
+
+    Raises:
+        Dirty: something of the user's would be lost.
+    """
+    assert state.applied is not None
+    commits = tree.own_commits(state)
+    edited = {*tree.edited(state.applied), *_staged(tree, state.applied)}
+    if (commits or edited) and _same_files(tree, store, state.applied, head):
+        return None
+    moved = changes(store, state.applied, head)
+    _refuse(tree, state, commits, edited, {*_in_the_way(tree, store, moved)})
+    return moved
 
 
 def _check_origin(tree: WorkTree, store: Git, state: State, head: str) -> None:
@@ -147,16 +172,43 @@ def _check_origin(tree: WorkTree, store: Git, state: State, head: str) -> None:
         )
 
 
-def _refuse(tree: WorkTree, commits: list[str], paths: set[bytes]) -> None:
+def way_over(state: State, commits: list[str], run: str) -> str:
+    """How what the user has in a work tree gets onto another series.
+
+    Args:
+        commits: the user's.
+        run: what brings the work tree there.
+    """
+    if not commits:
+        elsewhere = state.branch != BRANCH and state.head != state.applied
+        switch = "`git switch series`, " if elsewhere else ""
+        return f"there, `git stash -u` your edits, {switch}{run}, and `git stash pop`"
+    old = (state.applied or "")[:12]
+    return (
+        f"there, `git stash -u` what is not committed, `git branch mine`, `git reset --keep {old}`,"
+        f" {run}, and `git cherry-pick {old}..mine` (and `git stash pop`)"
+    )
+
+
+def _refuse(
+    tree: WorkTree, state: State, commits: list[str], edited: set[bytes], in_the_way: set[bytes]
+) -> None:
     """Stop where something of the user's would be lost."""
+    way = way_over(state, commits, "run this again") + _OR_DISCARD
     if commits:
-        raise Dirty(f"{tree.root} has commits of yours", todo=_TODO, details=listed(commits))
-    if paths:
         raise Dirty(
-            f"{tree.root} has {len(paths)} edited file{'s' * (len(paths) > 1)}",
-            todo=_TODO,
-            details=listed([show(path) for path in sorted(paths)]),
+            f"the series has changed, and {tree.root} has commits of yours",
+            todo=way,
+            details=listed(commits),
         )
+    paths = listed([show(path) for path in sorted(edited | in_the_way)])
+    count = len(edited | in_the_way)
+    if edited:
+        what = f"{count} edited file{'s' * (count > 1)}"
+        raise Dirty(f"the series has changed, and {tree.root} has {what}", todo=way, details=paths)
+    if in_the_way:
+        what = f"{count} file{'s' * (count > 1)} of yours where the series has its own"
+        raise Dirty(f"{tree.root} has {what}", todo="move them away" + _OR_DISCARD, details=paths)
 
 
 def _same_files(tree: WorkTree, store: Git, applied: str, head: str) -> bool:

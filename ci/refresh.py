@@ -206,7 +206,7 @@ def _ready(tree: WorkTree, store: Git, composed: Composed) -> State:
     if state.applied != composed.head:
         raise Fault(
             f"{tree.root} was made from another series than the one that lies there now",
-            todo="`git stash` your edits there, run `nox -s apply`, and `git stash pop`",
+            todo=checkout.way_over(state, tree.own_commits(state), "run `nox -s apply`"),
         )
     return state
 

@@ -346,8 +346,72 @@ def test_an_edited_file_stops_an_update(project: Project, path: str) -> None:
     with pytest.raises(Dirty, match="1 edited file") as caught:
         project.apply()
     assert caught.value.details == (path,)
-    assert "nox -s refresh" in caught.value.todo
+    assert "`git stash -u` your edits, run this again, and `git stash pop`" in caught.value.todo
     assert project.files()[path] == b"mine\n"
+
+
+def test_edits_get_onto_a_changed_series(project: Project) -> None:
+    """What apply and refresh both say to do, and refresh takes them then."""
+    _another_series(project)
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.write("vllm/more.py", text("more"))
+    with pytest.raises(Dirty) as caught:
+        project.apply()
+    with pytest.raises(Fault, match="another series") as again:
+        project.refresh()
+    way = "there, `git stash -u` your edits, {}, and `git stash pop`"
+    assert caught.value.todo.startswith(way.format("run this again") + "; or put")
+    assert again.value.todo == way.format("run `nox -s apply`")
+    project.git("stash", "-u")
+    project.apply()
+    project.git("stash", "pop")
+    assert project.files()["vllm/new.py"].startswith(b"new = 100")
+    assert project.refresh("--new", "[Core] Three").written
+    assert project.files()["vllm/more.py"] == b"more\n"
+    assert b"b line III" in project.files()["vllm/b.py"]
+    assert not project.apply().changed
+
+
+def test_commits_get_onto_a_changed_series(project: Project) -> None:
+    _another_series(project)
+    project.replace("vllm/b.py", "b line 3\n", "b line III\n")
+    project.commit("-m", "[Core] Three")
+    project.write("vllm/more.py", text("more"))
+    with pytest.raises(Dirty) as caught:
+        project.apply()
+    with pytest.raises(Fault, match="another series") as again:
+        project.refresh()
+    old = project.git("rev-parse", "--short=12", "refs/series/applied")
+    for fault, run in ((caught.value, "run this again"), (again.value, "run `nox -s apply`")):
+        assert fault.todo.startswith(
+            "there, `git stash -u` what is not committed, `git branch mine`, "
+            f"`git reset --keep {old}`, {run}, and `git cherry-pick {old}..mine`"
+        )
+    project.git("stash", "-u")
+    project.git("branch", "mine")
+    project.git("reset", "--keep", old)
+    project.apply()
+    project.git("cherry-pick", f"{old}..mine")
+    project.git("stash", "pop")
+    assert project.refresh("--new", "[Core] More").written
+    assert b"[Core] Three" in b"".join(c.data for c in project.series().values())
+    assert project.files()["vllm/more.py"] == b"more\n"
+
+
+def test_an_edited_file_stops_relock_before_it_writes(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _rewrite(project, "overlay/vllm/new.py", "new = 1", "new = 100")
+    before = project.series()
+    project.write("setup.py", text("mine"))
+    with pytest.raises(Dirty, match="1 edited file"):
+        project.apply("--relock")
+    assert project.series() == before
+    assert "wrote" not in capsys.readouterr().err
+    project.git("stash", "-u")
+    project.apply("--relock")
+    assert "wrote patches/series.lock" in capsys.readouterr().err
+    assert project.series() != before
 
 
 def test_a_deleted_file_stops_an_update(project: Project) -> None:
@@ -386,7 +450,7 @@ def test_an_untracked_file_in_the_way(project: Project, path: str) -> None:
     assert caught.value.details == (path,)
     assert project.files()[path] == b"mine\n"
     project.write(path, text("theirs"))
-    project.apply()
+    project.apply("--relock")
     assert project.files()[path] == b"theirs\n"
 
 
