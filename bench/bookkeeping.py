@@ -6,8 +6,7 @@
 Each DIR holds a runnable `vllm/`. Everything is measured in this one run: the
 array updates inside one process, block by block in turn, in several processes;
 whole methods in processes of the two trees in turn (A B A B ...). Figures are
-medians. Writes
-bookkeeping.json, bookkeeping.md and bookkeeping.svg to --out.
+medians. Writes bookkeeping.json and bookkeeping.md to --out (plot.py draws them).
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from chart import Chart, Line, page
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = {
@@ -250,31 +247,6 @@ def report(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def plot(results: dict[str, Any]) -> str:
-    runner, arrays = results["runner"], results["arrays"]["nothing"]
-    left, right = [], []
-    for colour, mode in enumerate(MODES):
-        rows = [r for r in runner if r["mode"] == mode]
-        left.append(Line(f"{mode}", colour, [(r["rows"], r["patched"]) for r in rows]))
-        old = [(r["rows"], r["pristine"]) for r in rows]
-        left.append(Line(f"{mode}, 0.17.1", colour, old, dashed=True))
-    for colour, most in enumerate((1, 4, 8)):
-        for fraction in (1.0, 0.1):
-            points = [
-                (r["rows"], times(r))
-                for r in arrays
-                if r["max_tokens"] == most and r["fraction"] == fraction
-            ]
-            name = f"{tokens(most)}, {fraction:.0%} of rows"
-            right.append(Line(name, colour, points, dashed=fraction < 1))
-    return page(
-        [
-            Chart("_bookkeeping_sync (us)", "rows", ROWS, left),
-            Chart("array updates: times faster than the loop", "rows", ROWS, right),
-        ]
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pristine", type=Path, required=True)
@@ -298,7 +270,6 @@ def main() -> None:
     results = measure(args)
     (args.out / "bookkeeping.json").write_text(json.dumps(results, indent=1))
     (args.out / "bookkeeping.md").write_text(report(results))
-    (args.out / "bookkeeping.svg").write_text(plot(results))
     print("\n".join(table(["figure", "asked", "measured", "met"], verdicts(results))))
 
 

@@ -8,10 +8,13 @@ know go to the benchmark's script.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 from pathlib import Path
 
+from ci import environments
 from ci.current import current
+from ci.environments import Recipe
 from ci.errors import Fault
 from ci.layout import Layout
 from ci.progress import say
@@ -20,6 +23,7 @@ from ci.testbed import Bed
 from ci.testrun import make_bed
 from ci.variant import Variant, gpu_visible
 
+_PLOTS = ("matplotlib>=3.9",)
 _BENCHMARKS = ("bookkeeping", "proposer", "serve")
 
 
@@ -66,5 +70,14 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
         raise Fault(
             f"bench/{args.name}.py ended with status {status}", todo="its own words are above"
         )
+    if args.name == "bookkeeping":
+        _plot(layout, out)
     say(f"results in {out}")
     return 0
+
+
+def _plot(layout: Layout, out: Path) -> None:
+    """Draw the figures, outside of the environment that was measured."""
+    python = environments.ensure(layout, Recipe("plots", _PLOTS)).python
+    words = [python, layout.root / "bench" / "plot.py", out]
+    environments.run(words, what="drawing the figures", env=dict(os.environ), log=out / "plot.log")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cpurig.models.ours import TINY_LLAMA
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -21,6 +22,11 @@ def _run(name: str, *words: str, **environment: str) -> str:
     )
     assert ran.returncode == 0, ran.stderr[-4000:] + ran.stdout[-2000:]
     return ran.stdout
+
+
+@pytest.mark.parametrize("script", ["bookkeeping.py", "proposer.py", "serve.py"])
+def test_what_a_benchmark_needs_is_in_the_environment(script):
+    assert "--" in _run(script, "--help")
 
 
 def test_serving(tmp_path):
