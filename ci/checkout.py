@@ -120,9 +120,7 @@ def update(layout: Layout, store: Git, head: str, *, discard: bool = False) -> s
     if moved is None:
         return _adopt(tree, store, state, head)
     _move(tree, state.applied, head, moved)
-    if state.branch not in (BRANCH, None):
-        return f"the work tree was on {state.branch}, which is kept; it is on `series` now"
-    return None
+    return _switched(state)
 
 
 def check(layout: Layout, store: Git, head: str) -> None:
@@ -227,7 +225,16 @@ def _adopt(tree: WorkTree, store: Git, state: State, head: str) -> str | None:
     tree.share_index()
     checkpoint("work tree: index adopted")
     tree.set_refs(head)
-    return f"your commits and what was staged are kept as {kept}" if kept else None
+    backup = f"your commits and what was staged are kept as {kept}" if kept else None
+    return "\n".join(note for note in (_switched(state), backup) if note) or None
+
+
+def _switched(state: State) -> str | None:
+    """A word where the user was elsewhere than on the branch that is checked out now."""
+    if state.branch == BRANCH:
+        return None
+    was = f"{state.branch}, which is kept" if state.branch else "no branch"
+    return f"the work tree was on {was}; it is on `series` now"
 
 
 def _discard(tree: WorkTree, store: Git, state: State, head: str) -> str | None:

@@ -168,8 +168,9 @@ def _refresh(layout: Layout, args: argparse.Namespace) -> Refreshed:
     state = _ready(tree, store, composed)
     taken = take_all(store, tree, state, planned, composed, files.series, args)
     draft = taken.draft
-    told = Refreshed(_told(draft), (), None, taken.remarks)
-    if not draft.routed and not _remarked(draft, planned) and not taken.rewritten:
+    reworded = [] if taken.rewritten else _reworded(draft, planned)
+    told = Refreshed(_told(draft), (), None, (*reworded, *taken.remarks))
+    if not (draft.routed or reworded or taken.rewritten) and len(draft.patches) == len(planned):
         return told
     if draft.homeless and not args.dry_run:
         raise _homeless(draft)
@@ -211,10 +212,13 @@ def _ready(tree: WorkTree, store: Git, composed: Composed) -> State:
     return state
 
 
-def _remarked(draft: Draft, planned: Sequence[Planned]) -> bool:
-    """Whether a message changed or a patch came."""
-    before = [one.parsed.message for one in planned]
-    return before != [patch.message for patch in draft.patches]
+def _reworded(draft: Draft, planned: Sequence[Planned]) -> list[str]:
+    """The patches whose message an amend! or squash! commit changed, a line each."""
+    return [
+        f"{number:04d} {patch.message.subject} (reworded)"
+        for number, (one, patch) in enumerate(zip(planned, draft.patches, strict=False), 1)
+        if patch.message != one.parsed.message
+    ]
 
 
 def _told(draft: Draft) -> tuple[tuple[Routed, str], ...]:

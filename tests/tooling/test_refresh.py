@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from ci import checkpoints
+from ci.cli import main
 from ci.errors import Fault
 from ci.objects import EXECUTABLE, REGULAR, Content
 from tests.tooling.projects import Project, text
@@ -84,6 +85,30 @@ def test_dry_run_shows_the_routing_and_writes_nothing(project: Project) -> None:
         ("overlay/vllm/new.py", "[Core] Add a new file"),
     ]
     assert project.series() == before
+
+
+def test_a_dry_run_tells_of_other_words(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "amend! [Core] Add a new file\n\n[Core] Add one file\n\nIt is needed."
+    project.git("commit", "-q", "--allow-empty", "-m", words)
+    for more in (["--dry-run"], []):
+        assert main(["refresh", *more], start=project.root) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("0002 [Core] Add one file (reworded)\n")
+        assert "nothing to refresh" not in out
+    assert "wrote patches/0002-Core-Add-one-file.patch" in out
+
+
+@pytest.mark.parametrize("words", [("-c", "mine"), ("--detach",)])
+def test_a_refresh_says_that_it_leaves_a_branch(project: Project, words: tuple[str, ...]) -> None:
+    project.git("switch", "-q", *words)
+    project.replace("vllm/new.py", "new = 1", "new = 3")
+    note = project.refresh().note or ""
+    was = "refs/heads/mine, which is kept" if "mine" in words else "no branch"
+    assert f"the work tree was on {was}; it is on `series` now" in note
+    assert project.git("branch", "--show-current") == "series"
+    assert "`series` now" not in (project.refresh().note or "")
 
 
 def test_a_new_patch_from_what_is_not_committed(project: Project) -> None:

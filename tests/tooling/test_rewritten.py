@@ -71,6 +71,14 @@ def test_a_dry_run_tells_what_was_done(
     assert project.series() == before
 
 
+def test_a_dry_run_tells_what_moved(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.git("reset", "-q", "--hard", "HEAD~3")
+    project.git("cherry-pick", "refs/series/applied~1", "refs/series/applied~2")
+    project.git("cherry-pick", "refs/series/applied")
+    assert main(["refresh", "--dry-run"], start=project.root) == 0
+    assert capsys.readouterr().out == "0002 [Build] Say six (moved)\n"
+
+
 def test_amended_to_the_same(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     before = project.series()
     monkeypatch.setenv("GIT_COMMITTER_DATE", "1800000000 +0000")
