@@ -17,7 +17,7 @@ from pathlib import Path
 from ci.archive import Member, members
 from ci.errors import Fault
 from ci.git import Git, Identity
-from ci.indexes import without_secrets
+from ci.indexes import offline, without_secrets
 from ci.layout import Layout
 from ci.pin import Pin
 from ci.progress import say
@@ -28,6 +28,8 @@ BASE_AUTHOR = Identity("vLLM", "vllm@upstream.invalid", "1767225600 +0000")
 
 _CHOSEN = "refs/base/chosen"
 _ARRIVING = "refs/import/base"
+# What git says where a repository answers, but lacks what it was asked for.
+_LACKS = (b"couldn't find remote ref", b"not our ref", b"unadvertised object")
 ARRIVED = "refs/import/commit"
 """The commit that `fetch_commit` brought last."""
 
@@ -283,10 +285,11 @@ def fetch_commit(git: Git, source: str, wanted: Sequence[str]) -> None:
     the right content. History is left behind.
 
     Raises:
-        Fault: the repository has none of them, or cannot be read.
+        Fault: the repository has none of them, or cannot be reached.
     """
     where = os.path.abspath(source) if Path(source).exists() else source  # noqa: PTH100
     words: list[str] = []
+    reached = False
     for name in wanted:
         result = git.attempt_fetch(where, f"+{name}:{_ARRIVING}", depth=1)
         if result.ok:
@@ -294,7 +297,16 @@ def fetch_commit(git: Git, source: str, wanted: Sequence[str]) -> None:
             git.run("update-ref", ARRIVED, commit)
             git.run("update-ref", "-d", _ARRIVING)
             return
+        reached = reached or any(said in result.err for said in _LACKS)
         words += result.err.decode("utf-8", "replace").strip().splitlines()
+    if not reached:
+        raise Fault(
+            f"{_shown(source)} cannot be reached or read",
+            todo="UV_OFFLINE is set: unset it, or give a clone on this machine"
+            if offline()
+            else "look at git's own words below, or give another clone, mirror or URL of vLLM",
+            details=tuple(words[:6]),
+        )
     raise Fault(
         f"{_shown(source)} has no {' or '.join(wanted)}",
         todo="give a clone, mirror or URL of vLLM that has it",

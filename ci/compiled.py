@@ -67,8 +67,8 @@ def refuse_compiled_changes(git: Git, base_tree: str, tree: str) -> None:
     touched = [path for path in out.split(b"\0") if path and is_compiled_source(path)]
     if touched:
         raise Fault(
-            f"the series changes {len(touched)} compiled source file(s), which a wheel made of "
-            "the pinned release's libraries would not hold",
+            f"the series changes {len(touched)} compiled source file{'s' * (len(touched) > 1)}, "
+            "which a wheel made of the pinned release's libraries would not hold",
             todo="keep these out of the series, or build vLLM with a compiler",
             details=listed([path.decode("utf-8", "backslashreplace") for path in touched]),
         )

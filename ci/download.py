@@ -43,8 +43,8 @@ class Unreachable(Exception):
         """True where nothing answered, False where a server said no."""
 
 
-class TooLong(Exception):
-    """The server sent more bytes than the file has."""
+class WrongLength(Exception):
+    """The server's file has more or fewer bytes: `str()` says how many."""
 
 
 class _FileAdapter(BaseAdapter):
@@ -136,6 +136,8 @@ class Client:
         Raises:
             Unreachable: the index did not answer, or not with a simple page.
         """
+        if self.settings.offline and urlsplit(index).scheme != "file":
+            raise Unreachable(index, "not asked, as UV_OFFLINE is set", network=True)
         simple = PyPISimple(index, session=self.session)
         try:
             page = simple.get_project_page(project, timeout=self.settings.timeout)
@@ -166,14 +168,18 @@ class Client:
 
         Raises:
             Unreachable: it made no progress for `ATTEMPTS` times.
-            TooLong: there is more than `size`.
+            WrongLength: it has more bytes than `size`, or fewer.
         """
         with _bar(part, size) as bar:
             bar.update(_length(part))
-            failed = 0
+            failed = restarted = 0
             while (before := _length(part)) < size:
                 error = self._attempt(url, part, size, bar)
                 failed = 0 if _length(part) > before else failed + 1
+                restarted += before > 0 and not part.exists()
+                if restarted > 1:
+                    # Twice nothing came after these bytes: the file ends there.
+                    raise WrongLength(f"{before} bytes and no more")
                 if failed >= ATTEMPTS:
                     raise error or Unreachable(url, "sends nothing", network=True)
                 if failed:
@@ -194,6 +200,7 @@ class Client:
                     part.unlink()
                     return None
                 response.raise_for_status()
+                _check_length(response, size)
                 resumed = response.status_code == 206
                 if not resumed:
                     bar.update(-have)
@@ -220,11 +227,20 @@ class Client:
                 file.write(chunk)
                 bar.update(len(chunk))
                 if file.tell() > size:
-                    raise TooLong(f"more than {size} bytes")
+                    raise WrongLength(f"more than {size} bytes")
 
 
 def _length(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
+
+
+def _check_length(response: requests.Response, size: int) -> None:
+    """Stop at the start of a whole answer of another length: where the server's
+    file is the shorter, asking on would never end."""
+    said = response.headers.get("Content-Length", "")
+    whole = response.status_code == 200 and "Content-Encoding" not in response.headers
+    if whole and said.isdigit() and int(said) != size:
+        raise WrongLength(f"{said} bytes")
 
 
 def _fits(response: requests.Response, have: int) -> bool:

@@ -27,6 +27,7 @@ import git as gitpython
 
 from ci.checkpoints import checkpoint
 from ci.errors import Fault
+from ci.indexes import offline
 
 # Settings that a repository's own configuration file could still bring in.
 _CONFIG = (
@@ -128,6 +129,7 @@ def _network_environment() -> dict[str, str]:
     )
     return {
         **{name: os.environ[name] for name in names if name in os.environ},
+        **({"GIT_ALLOW_PROTOCOL": "file"} if offline() else {}),
         "GIT_CONFIG_GLOBAL": _trusting_configuration(),
     }
 
@@ -283,11 +285,6 @@ class Git:
 
     def blob(self, object_id: str) -> bytes:
         return self.run("cat-file", "blob", object_id)
-
-    def write_blob(self, content: bytes) -> str:
-        return self.text(
-            "hash-object", "-t", "blob", "-w", "--no-filters", "--stdin", stdin=content
-        )
 
     def list_tree(self, tree: str, paths: Iterable[str] = ()) -> dict[bytes, tuple[str, str]]:
         """Every file below `tree`: path -> (mode, blob id)."""

@@ -39,6 +39,7 @@ class Indexes:
         trusted: hosts whose certificates are not checked (`trusted-host`).
         proxy: for all requests; None leaves it to the usual variables.
         timeout: seconds without an answer after which a request is given up.
+        offline: nothing is to be asked over a network.
     """
 
     urls: tuple[str, ...]
@@ -47,6 +48,7 @@ class Indexes:
     trusted: frozenset[str]
     proxy: str | None
     timeout: float
+    offline: bool = False
 
 
 def indexes(env: Mapping[str, str] = os.environ) -> Indexes:
@@ -82,7 +84,13 @@ def indexes(env: Mapping[str, str] = os.environ) -> Indexes:
         trusted=frozenset(_pip(env, pip_file, "trusted-host").split()),
         proxy=_pip(env, pip_file, "proxy") or None,
         timeout=_seconds(_pip(env, pip_file, "timeout"), env.get("PIP_DEFAULT_TIMEOUT")),
+        offline=offline(env),
     )
+
+
+def offline(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether uv, and with it this tool, is told to use no network."""
+    return _true(env.get("UV_OFFLINE"))
 
 
 def without_secrets(url: str) -> str:

@@ -229,7 +229,8 @@ def show_failures(outcome: Outcome, names: Sequence[str], lines: int = 60) -> No
     """Print the end of a job's log, where pytest tells what failed."""
     if not outcome.log.is_file() or not outcome.log.stat().st_size:
         return
-    say(f"---- {outcome.job.name}: {len(names)} failure(s); the end of {outcome.log}:")
+    count = f"{len(names)} failure{'s' * (len(names) > 1)}"
+    say(f"---- {outcome.job.name}: {count}; the end of {outcome.log}:")
     text = outcome.log.read_text("utf-8", "replace").splitlines()
     for line in text[-lines:]:
         say(f"    {line}")

@@ -116,7 +116,8 @@ def check_inputs(lock: Lock | None, files: SeriesFiles, base_tree: str) -> None:
     if lock.base_tree != base_tree:
         raise Fault(
             f"the lock is for the base tree {lock.base_tree}, pin.toml names {base_tree}",
-            todo="`nox -s roll` moves the series to another vLLM",
+            todo="restore the one that was changed (`git checkout -- pin.toml "
+            "patches/series.lock`); `nox -s roll` is what moves the series to another vLLM",
         )
     for index, patch in enumerate(files.series.patches):
         if index >= len(lock.patches):

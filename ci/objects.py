@@ -12,7 +12,6 @@ FOLDER = "040000"
 MODES = (REGULAR, EXECUTABLE, SYMLINK)
 
 NULL_ID = "0" * 40
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 _BINARY_PROBE = 8000
 """How far git looks for a NUL byte when it decides whether a file is text."""

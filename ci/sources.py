@@ -96,7 +96,8 @@ def fetch_artifact(
         return target
     if _is_good(target, artifact):
         return target
-    if target.exists():
+    if target.is_file():
+        _check_size(target, artifact)
         show(
             f"{target} is not the file that pin.toml names (expected sha256 {artifact.sha256}, "
             f"got {sha256_of(target)}); fetching it"
@@ -110,6 +111,21 @@ def fetch_artifact(
     return target
 
 
+def _check_size(path: Path, artifact: Artifact) -> None:
+    """Stop where nothing but the size in the pin is wrong: no source would be right.
+
+    Raises:
+        Fault: that is so.
+    """
+    size = path.stat().st_size
+    if size != artifact.size and sha256_of(path) == artifact.sha256:
+        raise Fault(
+            f"pin.toml says size {artifact.size} for {artifact.file}, "
+            f"but the file with its sha256 has {size} bytes",
+            todo="mend size in pin.toml",
+        )
+
+
 def _given_file(path: Path, artifact: Artifact) -> Path:
     """The artifact's file at a path that the user gave, checked."""
     file = path / artifact.file if path.is_dir() else path
@@ -118,6 +134,7 @@ def _given_file(path: Path, artifact: Artifact) -> Path:
     got = sha256_of(file)
     if got != artifact.sha256:
         raise _wrong(str(file), artifact, got, "give the file that the pin names")
+    _check_size(file, artifact)
     return file
 
 
@@ -186,7 +203,7 @@ def _candidates(client: Client, index: str, artifact: Artifact) -> Iterator[str]
 
 
 def _download_from(client: Client, url: str, target: Path, artifact: Artifact) -> None:
-    from ci.download import TooLong
+    from ci.download import WrongLength
     from ci.indexes import without_secrets
 
     part = _part(target)
@@ -194,7 +211,7 @@ def _download_from(client: Client, url: str, target: Path, artifact: Artifact) -
     try:
         client.continue_file(url, part, artifact.size)
         _accept(part, target, artifact, without_secrets(url))
-    except (TooLong, Fault) as error:
+    except (WrongLength, Fault) as error:
         part.unlink(missing_ok=True)
         if old:
             # What an earlier run left may be what is wrong: once more, whole.
@@ -202,8 +219,10 @@ def _download_from(client: Client, url: str, target: Path, artifact: Artifact) -
             return
         if isinstance(error, Fault):
             raise
-        raise _wrong(
-            without_secrets(url), artifact, str(error), "use another index, or --source PATH"
+        raise Fault(
+            f"{artifact.file} from {without_secrets(url)} has {error}, "
+            f"pin.toml says size {artifact.size}",
+            todo="mend size in pin.toml, or use another index or --source PATH",
         ) from None
 
 
@@ -226,9 +245,10 @@ def _not_had(
             todo="connect and run it again, or give the file: --source PATH",
             details=tuple(str(failure) for failure in failures),
         )
-    asked = ", ".join(map(without_secrets, urls)) or "no index (pip is set to use none)"
+    asked = ", ".join(map(without_secrets, urls))
+    why = f"is not on {asked}" if urls else "is not here, and pip or uv is set to ask no index"
     return Fault(
-        f"{artifact.file} is not on {asked}",
+        f"{artifact.file} {why}",
         todo=f"set PIP_INDEX_URL to an index that has it, or give the file: --source PATH "
         f"({artifact.project}, sha256 {artifact.sha256})",
     )

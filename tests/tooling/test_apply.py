@@ -87,6 +87,13 @@ def test_the_first_patch_that_differs_is_named(project: Project) -> None:
         project.apply()
 
 
+def test_another_base_tree_in_the_pin(project: Project) -> None:
+    pin = project.layout.pin
+    pin.write_text(re.sub(r'base_tree = "\w+"', f'base_tree = "{"a" * 40}"', pin.read_text()))
+    with pytest.raises(Fault, match=r"pin\.toml names a{40}: restore the one that was changed"):
+        project.apply()
+
+
 def test_an_overlay_file_that_differs_is_named(project: Project) -> None:
     _rewrite(project, "overlay/tests/test_new.py", "True", "False")
     with pytest.raises(Fault, match=r"overlay/tests/test_new\.py of 0003-\S+ differs"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from tests.tooling.projects import write_tree
 
 
 def _tree(git: Git, *entries: tuple[str, str, bytes]) -> str:
-    indexed = replace(git, index=git.git_dir.parent / "index")
-    lines = [f"{mode} {git.write_blob(data)}\t{path}\n" for mode, path, data in entries]
-    indexed.run("update-index", "--index-info", stdin="".join(lines).encode())
-    return indexed.text("write-tree")
+    files = {path: Content(mode, data) for mode, path, data in entries}
+    return write_tree(git, "refs/heads/entries", files)[1]
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ from ci.environments import Environment
 from ci.errors import Fault
 from ci.git import Git
 from ci.identity import SeriesIdentity
+from ci.objects import REGULAR, Content
 from ci.pin import Artifact, Pin
+from tests.tooling.projects import write_tree
 
 CONFIG = """\
 repos:
@@ -32,10 +34,8 @@ def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> Source:
     git.init()
     trees = []
     for number, files in enumerate((base, now)):
-        indexed = Git(git.git_dir, index=root / f"index{number}")
-        lines = [f"100644 {git.write_blob(t.encode())}\t{p}\n" for p, t in files.items()]
-        indexed.run("update-index", "--index-info", stdin="".join(lines).encode())
-        trees.append(indexed.text("write-tree"))
+        tree = {path: Content(REGULAR, text.encode()) for path, text in files.items()}
+        trees.append(write_tree(git, f"refs/heads/tree{number}", tree)[1])
     sdist = Artifact("vllm", "vllm-1.tar.gz", 1, "0" * 64)
     pin = Pin("1", "https://example.invalid", "v1", "0" * 40, trees[0], sdist, (), {})
     return Source(git, "0" * 40, trees[1], pin, SeriesIdentity("1", "0" * 40, trees[0], ()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,9 @@ from ci import requirements
 from ci.errors import Fault
 from ci.git import Git
 from ci.layout import Layout
+from ci.objects import REGULAR, Content
 from ci.variant import Variant
+from tests.tooling.projects import write_tree
 
 FILES = {
     "requirements/common.txt": "regex # why\n\n# a comment\nnumpy\n",
@@ -29,11 +30,10 @@ def _project(root: Path, files: dict[str, str]) -> tuple[Layout, Git, str]:
     (root / "tests").mkdir()
     (root / "tests" / "requirements.txt").write_text("# tests\npytest  # runs them\n")
     (root / "tests" / "constraints.txt").write_text("pytest==9\n")
-    git = Git(layout.store, index=layout.build / "index")
+    git = Git(layout.store)
     git.init()
-    lines = [f"100644 {git.write_blob(text.encode())}\t{path}\n" for path, text in files.items()]
-    git.run("update-index", "--index-info", stdin="".join(lines).encode())
-    return layout, replace(git, index=None), git.text("write-tree")
+    tree = {path: Content(REGULAR, text.encode()) for path, text in files.items()}
+    return layout, git, write_tree(git, "refs/heads/tree", tree)[1]
 
 
 def test_cpu(tmp_path: Path) -> None:

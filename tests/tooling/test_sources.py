@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import download
+from ci import download, releases
 from ci.base import Base, Kind, import_base
 from ci.errors import Fault
 from ci.git import Git, Identity
@@ -170,9 +170,51 @@ def test_wrong_bytes_say_expected_and_got(layout: Layout, index: Index) -> None:
 def test_too_many_bytes(layout: Layout, index: Index) -> None:
     index.files[WHEEL] = CONTENT * 9
     index.listed[WHEEL] = _artifact(CONTENT).sha256
-    with pytest.raises(Fault, match="got more than 300000 bytes"):
+    with pytest.raises(Fault, match=r"has 2700000 bytes, pin.toml says size 300000"):
         _fetch(layout)
     assert _no_file(layout)
+
+
+@pytest.mark.parametrize("size", [5, 300_001])
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_wrong_size_in_the_pin(layout: Layout, index: Index, size: int, sized: bool) -> None:
+    index.sized = sized
+    wrong = dataclasses.replace(_artifact(CONTENT), size=size)
+    says = r" has (300000|more than 5) bytes( and no more)?, pin\.toml says size"
+    with pytest.raises(Fault, match=says):
+        fetch_artifact(layout, wrong, show=lambda line: None)
+    assert len(index.requests_for(WHEEL)) < 10
+
+
+def test_a_given_file_where_only_the_size_is_wrong(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(CONTENT)
+    wrong = dataclasses.replace(_artifact(CONTENT), size=7)
+    with pytest.raises(Fault, match=r"says size 7 for .* has 300000 bytes: mend size in pin\.toml"):
+        fetch_artifact(layout, wrong, str(tmp_path))
+    assert _no_file(layout)
+
+
+def test_offline_nothing_is_asked(
+    layout: Layout, pin: Pin, index: Index, upstream: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    with pytest.raises(Fault, match=r"no network: .* could not be fetched") as caught:
+        _fetch(layout)
+    assert "not asked, as UV_OFFLINE is set" in caught.value.details[0]
+    assert index.asked == []
+    with pytest.raises(Fault, match="cannot be reached or read: UV_OFFLINE is set") as caught:
+        _import(layout, pin, index.url)
+    assert "not allowed" in caught.value.details[0]
+    assert index.asked == []
+    assert _import(layout, pin, upstream.git_dir.as_uri()).commit == pin.commit
+    with pytest.raises(Fault, match="no index could be asked for vllm"):
+        releases.calendar()
+
+
+def test_no_index_at_all(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(Fault, match=f"{WHEEL} is not here, and pip or uv is set to ask no index"):
+        _fetch(layout)
 
 
 def test_an_index_with_another_file_is_not_asked_for_it(layout: Layout, index: Index) -> None:
@@ -341,7 +383,7 @@ def _upstream(path: Path, files: dict[str, bytes]) -> Git:
         index = dataclasses.replace(git, index=path / f"index-{tag}")
         for name, content in {**files, **changes}.items():
             mode = "100755" if name.endswith(".sh") else "100644"
-            blob = git.write_blob(content)
+            blob = git.text("hash-object", "-w", "--stdin", stdin=content)
             index.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}")
         parents = [git.commit_tree(index.text("write-tree"), parents, who, tag.encode())]
         git.run("update-ref", f"refs/tags/{tag}", parents[0])
@@ -494,7 +536,7 @@ def test_a_git_source_without_the_commit(layout: Layout, pin: Pin, upstream: Git
     lacking = dataclasses.replace(pin, commit="1" * 40, tag="v9")
     with pytest.raises(Fault, match=f"has no {'1' * 40} or refs/tags/v9"):
         _import(layout, lacking, upstream.git_dir)
-    with pytest.raises(Fault, match="has no 1111"):
+    with pytest.raises(Fault, match=r"9/vllm\.git cannot be reached or read: look at"):
         _import(layout, lacking, "http://127.0.0.1:9/vllm.git")
 
 
@@ -556,7 +598,11 @@ def test_another_commit_with_the_same_tree_is_another_base(
             r"vllm\.commit is 2{40}, but vllm-1\.tar\.gz was made from [0-9a-f]{9}…",
         ),
         ("sha256", "0" * 64, r"is not the pinned file: expected sha256 0{64}, got [0-9a-f]{64}"),
-        ("size", 5, "got more than 5 bytes"),
+        (
+            "size",
+            5,
+            r"pin\.toml says size 5 for vllm-1\.tar\.gz, but .* sha256 has \d+ bytes: mend",
+        ),
         ("file", "vllm-1.0.tar.gz", r"vllm-1\.0\.tar\.gz is not on"),
         ("generated", ("PKG-INFO",), "unpacks to tree"),
     ],
