@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ci.base import (
     ARRIVED,
@@ -65,14 +66,23 @@ def rolls(layout: Layout) -> list[Known]:
         key=lambda path: path.stat().st_mtime,
         reverse=True,
     )
-    return [Known(json.loads(path.read_bytes())["name"], path.parent) for path in found]
+    said = [(path.parent, _said(path.parent)) for path in found]
+    return [Known(data["name"], where) for where, data in said if data]
+
+
+def _said(where: Path) -> dict[str, Any]:
+    """What an earlier roll wrote of its target; empty where that cannot be read."""
+    try:
+        data: dict[str, Any] = json.loads((where / "target.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data
 
 
 def load(layout: Layout, store: Git, where: Path) -> Target | None:
     """The target of an earlier roll, if the store still has it."""
-    try:
-        data = json.loads((where / "target.json").read_bytes())
-    except (OSError, ValueError):
+    data = _said(where)
+    if not data:
         return None
     sdist = Artifact(**data["sdist"]) if data["sdist"] else None
     wheels = {name: Artifact(**wheel) for name, wheel in data["wheels"].items()}

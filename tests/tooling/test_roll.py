@@ -307,6 +307,17 @@ def test_what_is_left_unnamed_is_the_open_roll(
     assert "nothing is open in the roll to 0.0.3" in capsys.readouterr().err
 
 
+def test_an_earlier_roll_that_cannot_be_read_is_passed_over(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    broken = project.layout.build / "roll" / "0.0.3"
+    broken.mkdir()
+    (broken / "target.json").write_text("{")
+    assert _run(project, "--abort") == 0
+    assert "left the roll to 0.0.2" in capsys.readouterr().out
+
+
 def test_two_open_rolls_have_to_be_named(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
