@@ -12,15 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib
+from bookkeeping import MODES, Row, times, tokens
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-MODES = ("sync", "ngram", "async")
-TOKENS = {1: "1 token", 4: "1-4 tokens", 8: "1-8 tokens"}
-Row = dict[str, Any]
+MOST_TOKENS = (1, 4, 8)
 
 
 def sync_times(axes: Axes, rows: list[Row]) -> None:
@@ -34,12 +32,12 @@ def sync_times(axes: Axes, rows: list[Row]) -> None:
 
 
 def array_factors(axes: Axes, rows: list[Row]) -> None:
-    for index, (most, name) in enumerate(TOKENS.items()):
+    for index, most in enumerate(MOST_TOKENS):
         for fraction, style in ((1.0, "-"), (0.1, "--")):
             mine = [r for r in rows if r["max_tokens"] == most and r["fraction"] == fraction]
-            factors = [r["loop_us"] / r["new_us"] for r in mine]
-            label = f"{name}, {fraction:.0%} of rows"
+            label = f"{tokens(most)}, {fraction:.0%} of rows"
             x = [r["rows"] for r in mine]
+            factors = [times(r) for r in mine]
             axes.plot(x, factors, color=f"C{index}", linestyle=style, label=label)
     axes.set_title("array updates: times faster than the loop")
 

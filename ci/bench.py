@@ -8,7 +8,6 @@ know go to the benchmark's script.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 from pathlib import Path
 
@@ -25,16 +24,14 @@ from ci.variant import Variant, gpu_visible
 
 _PLOTS = ("matplotlib>=3.9",)
 _BENCHMARKS = ("bookkeeping", "proposer", "serve")
+# Without a GPU the serving benchmark is a test of itself.
+_SMALL = ["--prompts", "2", "4", "--tokens", "48", "--length", "1024", "--repeat", "1"]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The verb's options; all other words reach the benchmark's script."""
     parser.add_argument("name", choices=_BENCHMARKS, help="what to measure")
     parser.add_argument("--out", type=Path, help="folder of the results (build/bench/NAME)")
-
-
-# Without a GPU the serving benchmark is a test of itself.
-_SMALL = ["--prompts", "2", "4", "--tokens", "48", "--length", "1024", "--repeat", "1"]
 
 
 def _words(bed: Bed, name: str, out: Path, series: Path) -> list[str]:
@@ -80,4 +77,4 @@ def _plot(layout: Layout, out: Path) -> None:
     """Draw the figures, outside of the environment that was measured."""
     python = environments.ensure(layout, Recipe("plots", _PLOTS)).python
     words = [python, layout.root / "bench" / "plot.py", out]
-    environments.run(words, what="drawing the figures", env=dict(os.environ), log=out / "plot.log")
+    environments.run(words, what="drawing the figures", log=out / "plot.log")

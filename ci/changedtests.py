@@ -19,7 +19,7 @@ def series_tests(source: Source) -> tuple[str, ...]:
     found: list[str] = []
     for change in changes(source.git, source.pin.base_tree, source.tree):
         path = change.path.decode("utf-8", "surrogateescape")
-        if change.new is None or not _is_test_file(path):
+        if change.new is None or not is_test_file(path):
             continue
         if change.old is None:
             found.append(path)
@@ -29,7 +29,8 @@ def series_tests(source: Source) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_test_file(path: str) -> bool:
+def is_test_file(path: str) -> bool:
+    """Whether pytest collects a file of vLLM's tree."""
     name = PurePosixPath(path).name
     return path.startswith("tests/") and name.startswith("test_") and name.endswith(".py")
 

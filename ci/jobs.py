@@ -74,6 +74,11 @@ class Outcome:
         return Counter(self.tests.values())
 
     @property
+    def tally(self) -> list[str]:
+        """How many tests ended how, in words."""
+        return [f"{count} {word}" for word, count in sorted(self.counts.items())]
+
+    @property
     def ended_well(self) -> bool:
         """Whether the process itself did what it should, whatever its tests said."""
         return self.complete and self.status in (0, 1, NO_TESTS) and not self.uncollected
@@ -90,9 +95,8 @@ class Outcome:
 
     def line(self) -> str:
         """One line for a person."""
-        words = [f"{count} {word}" for word, count in sorted(self.counts.items())]
         how = "" if self.ended_well else f"; {self.ending}, see {self.log}"
-        return f"{self.job.name}: {', '.join(words) or 'no test'} in {self.seconds:.0f} s{how}"
+        return f"{self.job.name}: {', '.join(self.tally) or 'no test'} in {self.seconds:.0f} s{how}"
 
 
 @dataclass

@@ -257,6 +257,7 @@ def take_all(
     args: argparse.Namespace,
 ) -> Taken:
     """Take every step into a draft."""
+    view = tree.view()
     commits, anew = _own_commits(tree, state, composed.base.commit)
     remarks = []
     draft = draft_of([] if anew else planned, composed, store)
@@ -265,15 +266,14 @@ def take_all(
         remarks = _take_rewritten(draft, tree, planned, composed, commits, args, series.topics)
     before = commits[-1].tree if anew and commits else composed.tree
     for commit in [] if anew else commits:
-        _take_commit(draft, tree.view(), commit, before, composed, args, series.topics)
+        _take_commit(draft, view, commit, before, composed, args, series.topics)
         before = commit.tree
     seen = tree.look(composed.tree)
-    view = tree.view()
     # What .gitignore covers counts where the user has committed or staged it.
     held = [before, tree.staged(composed.tree) or before]
     more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
     now = tree.write_tree(composed.tree, seen, more)
-    _take_files(draft, series, _edits(tree.view(), before, now), args)
+    _take_files(draft, series, _edits(view, before, now), args)
     known = {one.parsed.author for one in planned}
     people = [c.author for c in commits if not _MARK.match(c.message.subject)]
     note = rewritten.authors_note([who for who in people if who not in known])

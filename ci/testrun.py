@@ -121,9 +121,8 @@ def record(layout: Layout, results: Sequence[Result]) -> None:
         if known["series"] == series:
             parts = {part["name"]: part["summary"] for part in known["parts"]}
     for result in results:
-        words = [f"{count} {word}" for word, count in sorted(result.outcome.counts.items())]
         failed = [f"{len(result.failures)} to be mended"] if result.failures else []
-        parts[result.outcome.job.name] = ", ".join([*words, *failed]) or "no test"
+        parts[result.outcome.job.name] = ", ".join([*result.outcome.tally, *failed]) or "no test"
     table = [{"name": name, "summary": summary} for name, summary in parts.items()]
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps({"series": series, "parts": table}, indent=1), "utf-8")

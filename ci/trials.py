@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ci import compose as composing
 from ci import jobs
-from ci.changedtests import changed_functions
+from ci.changedtests import changed_functions, is_test_file
 from ci.closure import closure, subset, topic_closure, topic_patches
 from ci.compose import BaseTree
 from ci.errors import Fault
@@ -228,7 +228,7 @@ class Trier:
     def _tests(self, patch: Patch, planned: Sequence[composing.Planned]) -> Iterator[str]:
         """Whole test files that the patch adds; of upstream's, the tests that it changes."""
         for path in self._paths(patch, planned):
-            if not (path.startswith("tests/") and Path(path).name.startswith("test_")):
+            if not is_test_file(path):
                 continue
             raw = path.encode("utf-8", "surrogateescape")
             if raw not in self.base.entries:

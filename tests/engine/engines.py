@@ -38,6 +38,25 @@ def mode_arguments(mode: str, speculation: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def engine_arguments(
+    mode: str, speculation: dict[str, int] | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """What every engine of the tests is made with; `arguments` win."""
+    return {
+        "model": TINY_LLAMA,
+        # Half precision rounds differently for one token and for four.
+        "dtype": "float32",
+        "max_model_len": 512,
+        "max_num_seqs": 16,
+        "enforce_eager": True,
+        "seed": 0,
+        "block_size": 32,
+        "disable_log_stats": False,
+        **mode_arguments(mode, speculation or SPECULATION),
+        **arguments,
+    }
+
+
 @dataclass
 class Counts:
     """What speculation did."""
@@ -83,20 +102,7 @@ class Engine:
         from vllm import LLM
 
         self.mode = mode
-        options: dict[str, Any] = {
-            "model": TINY_LLAMA,
-            # Half precision rounds differently for one token and for four.
-            "dtype": "float32",
-            "max_model_len": 512,
-            "max_num_seqs": 16,
-            "enforce_eager": True,
-            "seed": 0,
-            "block_size": 32,
-            "disable_log_stats": False,
-            **mode_arguments(mode, speculation or SPECULATION),
-            **arguments,
-        }
-        self.llm = LLM(**options)
+        self.llm = LLM(**engine_arguments(mode, speculation, **arguments))
         scheduled_async = self.llm.llm_engine.vllm_config.scheduler_config.async_scheduling
         assert scheduled_async == arguments.get("async_scheduling", mode == GPU_ASYNC)
         self.steps = self.row_steps = 0

@@ -11,21 +11,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from cpurig.models.ours import TINY_LLAMA
-from engines import GPU_ASYNC, NONE, SPECULATION, engine, mode_arguments
+from engines import GPU_ASYNC, NONE, engine, engine_arguments
 from scenarios import greedy, mixed
 
-ARGUMENTS = {
-    "model": TINY_LLAMA,
-    "dtype": "float32",
-    "max_model_len": 512,
-    "max_num_seqs": 16,
-    "enforce_eager": True,
-    "seed": 0,
-    "block_size": 32,
-    "num_gpu_blocks_override": 200,
-    **mode_arguments(GPU_ASYNC, SPECULATION),
-}
+ARGUMENTS = engine_arguments(GPU_ASYNC, num_gpu_blocks_override=200)
 
 
 def work() -> tuple[list[Any], Any]:
@@ -66,7 +55,6 @@ def test_tensor_parallel_ranks_draft_the_same(right, monkeypatch):
         **ARGUMENTS,
         tensor_parallel_size=2,
         distributed_executor_backend="mp",
-        disable_log_stats=False,
     )
     try:
         assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling
