@@ -20,7 +20,7 @@ nox.options.sessions = ["apply", "build"]
 
 
 def _ci(session: nox.Session, verb: str) -> None:
-    """Run one verb; it goes on in the tooling's own environment (ci/bootstrap.py)."""
+    """Run one verb; it goes on in the tooling's own environment (ci/env/bootstrap.py)."""
     session.run(sys.executable, "-m", "ci", verb, *session.posargs)
 
 

@@ -85,10 +85,11 @@ def _runs(num_rows: int, max_tokens: int) -> dict[str, tuple[Any, Any, Callable[
     """Runs of a step by name: the batch, its lengths at first, and the step."""
     import numpy as np
     from numba import njit
-    from vllm.v1.worker import token_writer_numba
-    from vllm.v1.worker.token_writer import TokenWriter
+    from vllm.v1.worker.token_writer import TokenWriter, get_append_rows
 
-    @njit(token_writer_numba._SIGNATURE)
+    real = get_append_rows()
+
+    @njit(real.nopython_signatures)
     def nothing(sampled, discard, vocab, max_len, ids, flags, lengths, num_new_tokens):
         return -1
 
@@ -96,8 +97,6 @@ def _runs(num_rows: int, max_tokens: int) -> dict[str, tuple[Any, Any, Callable[
     discard = np.zeros(num_rows, bool)
     num_new_tokens = np.zeros(num_rows, np.int32)
     writer = TokenWriter(num_rows, ROW_LEN)
-    plain = TokenWriter(num_rows, ROW_LEN)
-    plain._append_rows = token_writer_numba._append_any_rows
 
     def call(function: Any, batch: Any) -> Callable[[Any], Any]:
         number = -1 if vocab is None else vocab
@@ -112,7 +111,6 @@ def _runs(num_rows: int, max_tokens: int) -> dict[str, tuple[Any, Any, Callable[
     beside = _arrays(num_rows, 16, mmap.MADV_NOHUGEPAGE)
     large = _arrays(num_rows, ROW_LEN, mmap.MADV_HUGEPAGE)
     small = _arrays(num_rows, ROW_LEN, mmap.MADV_NOHUGEPAGE)
-    real = token_writer_numba.append_rows_compiled
     return {
         "call": (small, lengths, call(nothing, small)),
         "count": (small, last_too_long, call(real, small)),
@@ -120,7 +118,6 @@ def _runs(num_rows: int, max_tokens: int) -> dict[str, tuple[Any, Any, Callable[
         "apart": (large, lengths, call(real, large)),
         "python": (large, lengths, lambda step: writer.append(large, step, discard, vocab)),
         "pages": (small, lengths, lambda step: writer.append(small, step, discard, vocab)),
-        "plain": (large, lengths, lambda step: plain.append(large, step, discard, vocab)),
     }
 
 
@@ -150,7 +147,7 @@ def profile() -> list[dict[str, float]]:
             before = (0.0, *(us[name] for name in parts))
             more = {name: us[name] - less for name, less in zip(parts, before, strict=False)}
             case = {"rows": num_rows, "max_tokens": max_tokens}
-            sums = {"sum": us["python"], "pages": us["pages"], "plain": us["plain"]}
+            sums = {"sum": us["python"], "pages": us["pages"]}
             results.append({**case, **more, **sums})
     return results
 

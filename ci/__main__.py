@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ci import bootstrap
 from ci.cli import guarded, main
+from ci.env import bootstrap
 
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.errors import Fault
-from ci.layout import Layout
+from ci.core.errors import Fault
+from ci.core.layout import Layout
 
 INTERRUPTED = 130
 """What a shell reports for a command that ended on Ctrl-C."""
@@ -38,7 +38,6 @@ class Verb:
         options: adds the verb's options to its parser.
         passes_on: words that the parser does not know are no mistake but
             meant for another program (pytest); `run` finds them in `args.rest`.
-        session: noxfile.py has a session of its name.
     """
 
     name: str
@@ -46,17 +45,14 @@ class Verb:
     run: Callable[[Layout, argparse.Namespace], int]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     passes_on: bool = False
-    session: bool = True
 
     @property
     def command(self) -> str:
-        """What a user types in front of its words."""
-        return f"nox -s {self.name} --" if self.session else f"python -m ci {self.name}"
+        """What a user types in front of its options."""
+        return f"nox -s {self.name} --"
 
 
-def _room(
-    module: str, verb: str, help: str, *, passes_on: bool = False, session: bool = True
-) -> Verb:
+def _room(module: str, verb: str, help: str, *, passes_on: bool = False) -> Verb:
     """A verb whose room has `options` and `run`; imported when it is used."""
 
     def options(parser: argparse.ArgumentParser) -> None:
@@ -66,31 +62,32 @@ def _room(
         status: int = importlib.import_module(module).run(layout, args)
         return status
 
-    return Verb(verb, help, run, options, passes_on, session)
+    return Verb(verb, help, run, options, passes_on)
 
 
 # One `Verb` a line, in the order in which a user meets them.
 VERBS: tuple[Verb, ...] = (
-    _room("ci.apply", "apply", "compose the series on the pinned vLLM and check it out"),
-    _room("ci.build", "build", "build the composed series as wheels in dist/"),
+    _room("ci.verbs.apply", "apply", "compose the series on the pinned vLLM and check it out"),
+    _room("ci.verbs.build", "build", "build the composed series as wheels in dist/"),
     _room(
-        "ci.testrun", "test", "install the CPU wheel, verify it and run the tests", passes_on=True
+        "ci.verbs.test",
+        "test",
+        "install the CPU wheel, verify it and run the tests",
+        passes_on=True,
     ),
-    _room("ci.lint", "lint", "check the tooling, the series and what it changes in vLLM"),
-    _room("ci.verify", "verify", "check a wheel or an installed vLLM against its series"),
-    _room("ci.baseline", "baseline", "record upstream's tests on the pristine pin"),
-    _room("ci.bench", "bench", "run a benchmark in the test environment", passes_on=True),
-    _room("ci.refresh", "refresh", "take edits of build/vllm into the series"),
-    _room("ci.upstream", "upstream", "make a topic ready to be sent to vLLM"),
-    _room("ci.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),
-    _room("ci.status", "status", "say where everything stands, on one screen"),
-    _room("ci.roll", "roll", "try the series on another vLLM, and move it there"),
     _room(
-        "ci.importer",
-        "import-commits",
-        "take commits of a vLLM clone into the series",
-        session=False,
+        "ci.verbs.lint",
+        "lint",
+        "check the tooling, the series and what it changes in vLLM",
     ),
+    _room("ci.verbs.verify", "verify", "check a wheel or an installed vLLM against its series"),
+    _room("ci.verbs.baseline", "baseline", "record upstream's tests on the pristine pin"),
+    _room("ci.verbs.bench", "bench", "run a benchmark in the test environment", passes_on=True),
+    _room("ci.verbs.refresh", "refresh", "take edits of build/vllm into the series"),
+    _room("ci.verbs.upstream", "upstream", "make a topic ready to be sent to vLLM"),
+    _room("ci.verbs.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),
+    _room("ci.verbs.status", "status", "say where everything stands, on one screen"),
+    _room("ci.verbs.roll", "roll", "try the series on another vLLM, and move it there"),
 )
 
 

@@ -50,8 +50,8 @@ def make_arrays(num_rows: int, max_model_len: int, by_torch: bool) -> SimpleName
         token_ids = torch.zeros(shape, dtype=torch.int32).numpy()
         is_token_ids = torch.zeros(shape, dtype=torch.bool).numpy()
     else:
-        token_ids = np.full(shape, 0, dtype=np.int32)
-        is_token_ids = np.full(shape, False)
+        token_ids = np.zeros(shape, dtype=np.int32)
+        is_token_ids = np.zeros(shape, dtype=bool)
     return SimpleNamespace(
         token_ids_cpu=token_ids,
         is_token_ids=is_token_ids,

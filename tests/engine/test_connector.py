@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,18 @@ FEW_BLOCKS = 12
 class FileConnector(ExampleConnector):
     """vLLM's example, which keeps KV in files, for the KV layout of CPUs.
 
-    Its choice of what is stored and what is loaded stays as it is.
+    What is stored and what is loaded are the example's choice, the whole
+    blocks of a prompt.
     """
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens) -> None:
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if num_external_tokens > 0:
+            # For a resumed request the example promises the blocks of its prompt,
+            # but looks for a file of its prompt and output, which it never stores.
+            self._requests_need_load[request.request_id] = SimpleNamespace(
+                all_token_ids=request.prompt_token_ids, mm_features=request.mm_features
+            )
 
     def _file(self, layer: str, request: Any) -> str:
         return self._generate_filename_debug(layer, request.token_ids, request.mm_hashes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ci.objects import REGULAR, Content
+from ci.core.content import REGULAR, Content
 from tests.tooling.projects import (
     A2,
     A3,
@@ -55,7 +56,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A series of three patches in two topics, made by importing real commits."""
+    """A series of three patches in two topics, made from real commits."""
     where = tmp_path_factory.mktemp("sample")
     with pytest.MonkeyPatch.context() as patch:
         _settle(patch, where / "home")
@@ -63,7 +64,7 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         clone = clone_of(project, where / "clone")
         setup = edit(UPSTREAM["setup.py"], ("setup line 6\n", "setup line six\n"))
         commit(clone, "[Build] Say six", {"setup.py": setup})
-        project.import_commits(clone, f"{TAG}..HEAD", "build", "--title", "The build")
+        project.take(clone, f"{TAG}..HEAD", "build", "The build")
         subprocess.run(["git", "-C", str(clone), "tag", "one"], check=True)
         commit(
             clone,
@@ -81,11 +82,13 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
                 "win.txt": Content(REGULAR, b"r1\r\nR2\r\nr3\r\n"),
             },
         )
-        project.import_commits(clone, "one..HEAD", "core")
+        project.take(clone, "one..HEAD", "core")
         # A topic of no patch came with the empty project.
         toml = project.layout.series
         head, _, rest = toml.read_text().partition('\n[[topic]]\nname = "all"\n')
         toml.write_text(head + rest[rest.index("\n[[topic]]") :])
+        # Without the backups that taking the commits has left.
+        shutil.rmtree(project.work)
         project.apply()
     yield project
 

@@ -13,17 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci import apply as applying
-from ci import importer, pin
-from ci import refresh as refreshing
-from ci.base import Kind, base_ref
-from ci.filediff import quote
-from ci.git import Git
-from ci.layout import Layout
-from ci.lock import Lock, dump_lock
-from ci.objects import EXECUTABLE, REGULAR, Content
-from ci.pin import Artifact, Pin
-from ci.series import Series, Topic, dump_series
+from ci.core.content import EXECUTABLE, REGULAR, Content
+from ci.core.layout import Layout
+from ci.git.repo import Git
+from ci.git.store import open_store
+from ci.pinned import pin
+from ci.pinned.base import Kind, base_ref
+from ci.pinned.pin import Artifact, Pin
+from ci.series.base import open_base
+from ci.series.compose import BaseTree
+from ci.series.diff import quote
+from ci.series.lock import Lock, dump_lock
+from ci.series.model import Series, Topic, dump_series, load_series
+from ci.verbs import apply as applying
+from ci.verbs import refresh as refreshing
+from ci.worktree.applied import Applied, apply
 
 CLOCK = "1700000000 +0000"
 TAG = "v0.0.1"
@@ -119,7 +123,7 @@ class Project:
         (layout.downloads / "vllm-0.0.1.tar.gz").write_bytes(packed)
         store = Git(layout.build / "scratch.git") if sdist else Git(layout.store)
         store.init()
-        tree = write_tree(store, "refs/base/chosen", upstream)[1]
+        tree = write_tree(store, "refs/heads/upstream", upstream)[1]
         if sdist:
             shutil.rmtree(store.git_dir)
         digest = hashlib.sha256(packed).hexdigest()
@@ -135,7 +139,8 @@ class Project:
             {"cpu-x86_64": artifact},
         )
         if not sdist:
-            store.run("update-ref", base_ref(made, Kind.SDIST), "refs/base/chosen")
+            store.run("update-ref", base_ref(made, Kind.SDIST), "refs/heads/upstream")
+            store.run("update-ref", "-d", "refs/heads/upstream")
         layout.pin.write_text(pin.dump_pin(made))
         layout.patches.mkdir()
         topic = Topic("all", "Everything")
@@ -147,24 +152,34 @@ class Project:
         shutil.copytree(self.root, root, symlinks=True)
         return Project(Layout(root))
 
+    def base(self) -> tuple[Git, BaseTree]:
+        """The store, with the pinned base in it."""
+        store = open_store(self.layout.store)
+        return store, open_base(store, self.layout.downloads, pin.load_pin(self.layout.pin))
+
     # -- verbs -------------------------------------------------------------------
 
-    def apply(self, *words: str) -> applying.Applied:
+    def apply(self, *words: str) -> Applied:
         parser = argparse.ArgumentParser()
         applying.options(parser)
-        return applying.apply(self.layout, parser.parse_args(words))
+        return apply(self.layout, parser.parse_args(words))
 
     def refresh(self, *words: str) -> refreshing.Refreshed:
         parser = argparse.ArgumentParser()
         refreshing.options(parser)
         return refreshing.refresh(self.layout, parser.parse_args(words))
 
-    def import_commits(self, clone: Path, words: str, topic: str, *more: str) -> list[str]:
-        parser = argparse.ArgumentParser()
-        importer.options(parser)
-        args = parser.parse_args([str(clone), words, "--topic", topic, *more])
-        store, base = applying.open_base(self.layout, None)
-        return importer.import_commits(self.layout, store, base, args)
+    def take(self, clone: Path, commits: str, topic: str, title: str = "") -> None:
+        """Bring commits of a clone into the series: cherry-pick them, and refresh."""
+        series = load_series(self.layout)
+        if topic not in [known.name for known in series.topics]:
+            topics = (*series.topics, Topic(topic, title or topic))
+            self.layout.series.write_bytes(dump_series(Series(topics, series.patches)))
+        self.apply()
+        self.git("fetch", "-q", str(clone), "HEAD")
+        found = self.git("rev-list", "--reverse", commits, where=clone).split()
+        self.git("cherry-pick", *found)
+        self.refresh("--topic", topic)
 
     # -- what a user does ----------------------------------------------------------
 
@@ -216,11 +231,11 @@ class Project:
 
 
 def clone_of(project: Project, where: Path) -> Path:
-    """A developer's clone of the upstream, for `import-commits`."""
-    applying.open_base(project.layout, None)
+    """A developer's clone of the upstream."""
+    base = project.base()[1].commit
     subprocess.run(["git", "init", "-q", str(where)], check=True)
     run = ["git", "-C", str(where)]
-    subprocess.run([*run, "fetch", "-q", str(project.layout.store), "refs/base/chosen"], check=True)
+    subprocess.run([*run, "fetch", "-q", str(project.layout.store), base], check=True)
     subprocess.run([*run, "reset", "-q", "--hard", "FETCH_HEAD"], check=True)
     subprocess.run([*run, "tag", TAG], check=True)
     return where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -19,38 +20,39 @@ class Index:
         files: file name -> content, all of project `project`.
         listed: file name -> sha256 on the page, where it is not the content's.
         cuts: the next answers' bodies end after so many bytes, one each.
-        ranges: whether range requests are honoured.
-        shift: partial answers begin so many bytes too late.
         status: file name -> an HTTP status to answer with instead.
         user: "name:password" that must be given.
+        sized: whether answers say how long they are.
+        files_at: where the page says that its files are, by default here.
+        asked: the path of each request.
+        signed: the Authorization header of each request.
     """
 
     project: str = "vllm"
     files: dict[str, bytes] = field(default_factory=dict)
     listed: dict[str, str] = field(default_factory=dict)
     cuts: list[int] = field(default_factory=list)
-    ranges: bool = True
-    shift: int = 0
     status: dict[str, int] = field(default_factory=dict)
     user: str = ""
     sized: bool = True
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    files_at: str = ""
+    asked: list[str] = field(default_factory=list)
+    signed: list[str | None] = field(default_factory=list)
     url: str = ""
 
     def page(self) -> bytes:
         links = "".join(
-            f'<a href="/files/{name}#sha256={self.listed.get(name, _sha256(content))}">{name}</a>\n'
-            for name, content in self.files.items()
+            f'<a href="{self.files_at}/files/{name}#sha256={self._sha256(name)}">{name}</a>\n'
+            for name in self.files
         )
         return f"<!DOCTYPE html><html><body>{links}</body></html>".encode()
 
-    def requests_for(self, name: str) -> list[str | None]:
-        """The range asked for by each request for one file."""
-        return [asked for path, asked in self.asked if path == f"/files/{name}"]
+    def _sha256(self, name: str) -> str:
+        return self.listed.get(name) or hashlib.sha256(self.files[name]).hexdigest()
 
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    def requests_for(self, name: str) -> list[str]:
+        """The requests for one file."""
+        return [path for path in self.asked if path == f"/files/{name}"]
 
 
 def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
@@ -59,38 +61,23 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
             """Quiet."""
 
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            index.asked.append((self.path, wanted))
-            if index.user and self.headers.get("Authorization") != _basic(index.user):
+            index.asked.append(self.path)
+            index.signed.append(self.headers.get("Authorization"))
+            name = self.path.removeprefix("/files/")
+            if index.user and index.signed[-1] != _basic(index.user):
                 self._answer(401, b"")
             elif self.path == f"/simple/{index.project}/":
                 self._answer(200, index.page())
-            elif self.path.startswith("/files/"):
-                self._file(self.path.removeprefix("/files/"), wanted)
-            else:
-                self._answer(404, b"")
-
-        def _file(self, name: str, wanted: str | None) -> None:
-            content = index.files.get(name)
-            if name in index.status or content is None:
+            elif name in index.status or name not in index.files:
                 self._answer(index.status.get(name, 404), b"")
-            elif wanted and index.ranges:
-                start = int(wanted.removeprefix("bytes=").rstrip("-"))
-                if start >= len(content):
-                    self._answer(416, b"")
-                    return
-                start += index.shift
-                self._answer(206, content[start:], f"bytes {start}-{len(content) - 1}/*")
             else:
-                self._answer(200, content)
+                self._answer(200, index.files[name])
 
-        def _answer(self, status: int, body: bytes, content_range: str = "") -> None:
+        def _answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "text/html")
             if index.sized:
                 self.send_header("Content-Length", str(len(body)))
-            if content_range:
-                self.send_header("Content-Range", content_range)
             self.end_headers()
             if index.cuts and self.path.startswith("/files/"):
                 body = body[: index.cuts.pop(0)]
@@ -108,8 +95,6 @@ class _Server(ThreadingHTTPServer):
 
 
 def _basic(user: str) -> str:
-    import base64
-
     return "Basic " + base64.b64encode(user.encode()).decode()
 
 

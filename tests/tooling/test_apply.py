@@ -7,15 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from ci.checkout import Dirty
 from ci.cli import main
-from ci.errors import Fault
-from tests.tooling.projects import A3, UPSTREAM, Project, clone_of, commit, edit, text
+from ci.core.errors import Fault
+from ci.worktree.checkout import Dirty
+from tests.tooling.projects import A3, UPSTREAM, Project, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
 CORE = "patches/0002-Core-Add-a-new-file.patch"
@@ -55,12 +54,10 @@ def test_the_commits_are_the_same_anywhere(project: Project, tmp_path: Path) -> 
     assert shown == f"{who}|{who}|1700000000 +0000|1700000000 +0000"
 
 
-def test_nothing_to_do_is_fast_and_changes_nothing(project: Project) -> None:
+def test_nothing_to_do_changes_nothing(project: Project) -> None:
     before = {p: p.stat().st_mtime_ns for p in project.root.rglob("*") if p.is_file()}
-    start = time.perf_counter()
     done = project.apply()
     assert not done.changed
-    assert time.perf_counter() - start < 1
     after = {p: p.stat().st_mtime_ns for p in project.root.rglob("*") if p.is_file()}
     assert after == before
 
@@ -136,6 +133,45 @@ def test_a_result_that_differs_is_named(project: Project, key: str, message: str
 def test_a_damaged_lock(project: Project, data: bytes) -> None:
     project.layout.lock.write_bytes(data)
     with pytest.raises(Fault, match=r"series\.lock"):
+        project.apply()
+
+
+def _conflict(project: Project, path: str, ours: bytes, theirs: bytes) -> None:
+    """What `git merge` writes where two people changed the same line."""
+    file = project.root / path
+    both = b"<<<<<<< HEAD\n" + ours + b"=======\n" + theirs + b">>>>>>> theirs\n"
+    file.write_bytes(file.read_bytes().replace(ours, both, 1))
+
+
+def test_merge_conflicts_are_named_and_relock_settles_the_rest(project: Project) -> None:
+    """Two people refreshed: the ids of a later patch conflict, and the lock."""
+    patch = project.root / BUGFIX
+    ids = re.search(rb"index \w+\.\.\w+ 100644\n", patch.read_bytes())
+    assert ids is not None
+    before = project.series()
+    wrong = b"index %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
+    _conflict(project, BUGFIX, ids[0], wrong)
+    _conflict(project, "patches/series.lock", b"[[patch]]\n", b"[[patch]]\n\n")
+    for words in ((), ("--relock",)):
+        with pytest.raises(Fault, match=r"0003-\S+ has merge conflicts.*keep either"):
+            project.apply(*words)
+    merged = re.sub(rb"<<<.*?===\n(.*?)>>>>>>> theirs\n", rb"\1", patch.read_bytes(), flags=re.S)
+    assert wrong in merged
+    patch.write_bytes(merged)
+    with pytest.raises(
+        Fault, match=r"series\.lock has merge conflicts: `nox -s apply -- --relock`"
+    ):
+        project.apply()
+    project.apply("--relock")
+    assert project.series() == before
+    assert project.refresh().written == ()
+
+
+@pytest.mark.parametrize("path", ["pin.toml", "patches/series.toml"])
+def test_merge_conflicts_in_toml_are_named(project: Project, path: str) -> None:
+    first = (project.root / path).read_bytes().splitlines(keepends=True)[-1]
+    _conflict(project, path, first, first)
+    with pytest.raises(Fault, match=rf"{path.split('/')[-1]} has merge conflicts"):
         project.apply()
 
 
@@ -225,7 +261,7 @@ def test_an_overlay_file_with_two_owners(project: Project) -> None:
 @pytest.mark.parametrize("path", ["../up.py", "/abs.py", ".git/hooks/x", "a//b", "x/.GIT/y", "."])
 def test_an_overlay_path_that_leaves_the_tree(project: Project, path: str) -> None:
     _rewrite(project, "patches/series.toml", '"vllm/new.py"', f'"{path}"')
-    with pytest.raises(Fault, match="which a tree cannot hold"):
+    with pytest.raises(Fault, match="which overlay/ cannot hold"):
         project.apply()
 
 
@@ -242,7 +278,7 @@ def test_a_missing_and_a_stray_patch(project: Project) -> None:
     ("old", "new", "message"),
     [
         ('topic = "core"', 'topic = "none"', "names the topic none"),
-        ("overlay = []", "overlay = 1", "list of strings"),
+        ("overlay = []", "overlay = 1", "overlay: expected `array`, got `int`"),
         ("overlay = []", "overly = []", "unknown key `overly`"),
         ('state = "local"', 'state = "sent"', "has the state sent"),
         ("needs = []\n", 'needs = ["later"]\n', "needs later"),
@@ -583,64 +619,6 @@ def test_another_folder_is_refused(project: Project) -> None:
         project.apply()
 
 
-# -- commits come in ----------------------------------------------------------------
-
-
-def test_import_again_in_place_of_a_topic(project: Project, tmp_path: Path) -> None:
-    clone = clone_of(project, tmp_path / "clone")
-    setup = edit(UPSTREAM["setup.py"], ("setup line 6\n", "setup line VI\n"))
-    commit(clone, "[Build] Say VI", {"setup.py": setup})
-    project.import_commits(clone, "HEAD~1..HEAD", "build", "--replace")
-    assert list(project.series())[:3] == [
-        "patches/0001-Build-Say-VI.patch",
-        CORE,
-        BUGFIX,
-    ]
-    project.apply()
-    assert b"setup line VI" in project.files()["setup.py"]
-
-
-def test_import_of_a_change_to_an_earlier_commit_s_file(project: Project, tmp_path: Path) -> None:
-    clone = clone_of(project, tmp_path / "clone")
-    commit(clone, "[Misc] One", {"one.py": text("1")})
-    commit(clone, "[Misc] Two", {"one.py": text("2"), "two.py": text("2")})
-    with pytest.raises(Fault, match=r"changes one\.py, which another commit adds"):
-        project.import_commits(clone, "HEAD~2..HEAD", "misc")
-    project.import_commits(clone, "HEAD~2..HEAD", "misc", "--fold")
-    assert project.series()["overlay/one.py"].data == b"2\n"
-
-
-def test_import_moves_a_change_to_its_place(project: Project, tmp_path: Path) -> None:
-    """A commit made on the bare upstream, where the series has moved lines."""
-    clone = clone_of(project, tmp_path / "clone")
-    commit(
-        clone,
-        "[Misc] Twenty",
-        {"vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 20\n", "a line XX\n"))},
-    )
-    project.import_commits(clone, "HEAD~1..HEAD", "misc")
-    assert b"@@ -18,7 +18,7 @@" in project.series()["patches/0004-Misc-Twenty.patch"].data
-    project.apply()
-    assert project.files()["vllm/a.py"] == edit(A3, ("a line 20\n", "a line XX\n")).data
-
-
-def test_import_of_nothing_and_of_merges(project: Project, tmp_path: Path) -> None:
-    clone = clone_of(project, tmp_path / "clone")
-    with pytest.raises(Fault, match="holds no commit"):
-        project.import_commits(clone, "HEAD..HEAD", "misc")
-    with pytest.raises(Fault, match="no range of commits"):
-        project.import_commits(clone, "nowhere..HEAD", "misc")
-    with pytest.raises(Fault, match="not a git repository"):
-        project.import_commits(tmp_path, "x..HEAD", "misc")
-    commit(clone, "[Misc] Side", {"side.py": text("1")})
-    run = ["git", "-C", str(clone)]
-    subprocess.run([*run, "switch", "-qc", "other", "HEAD~1"], check=True)
-    commit(clone, "[Misc] Other", {"other.py": text("1")})
-    subprocess.run([*run, "merge", "-q", "--no-edit", "-"], check=True)
-    with pytest.raises(Fault, match="is a merge"):
-        project.import_commits(clone, "v0.0.1..HEAD", "misc")
-
-
 # -- as a user runs it --------------------------------------------------------------
 
 
@@ -667,7 +645,7 @@ def test_the_command_line(project: Project) -> None:
     assert "Traceback" not in failed.stderr
 
 
-@pytest.mark.parametrize("verb", ["apply", "roll", "upstream", "import-commits"])
+@pytest.mark.parametrize("verb", ["apply", "roll", "upstream"])
 def test_an_empty_source_is_no_source(
     project: Project, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci import bootstrap
-from ci.environments import Environment, Recipe
-from ci.layout import Layout
+from ci.env import bootstrap
+from ci.env.venvs import Environment, Recipe
 
 
 class _Gone(Exception):
@@ -26,7 +25,7 @@ def test_a_bare_one_goes_on_in_the_environment(
 ) -> None:
     seen: list[object] = []
 
-    def ensure(layout: Layout, recipe: Recipe) -> Environment:
+    def ensure(envs: Path, recipe: Recipe) -> Environment:
         seen.extend([recipe.name, "filelock>=3.16" in recipe.requirements])
         return Environment(tmp_path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ci.changedtests import changed_functions
+from ci.testing.selection import changed_functions
 
 BEFORE = b"""\
 import pytest

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.errors import Fault
-from ci.extract import export_tree
-from ci.git import Git
-from ci.objects import REGULAR, Content
+from ci.core.content import REGULAR, Content
+from ci.core.errors import Fault
+from ci.git.extract import export_tree
+from ci.git.repo import Git
 from tests.tooling.projects import write_tree
 
 

@@ -21,16 +21,14 @@ from typing import Any
 
 import pytest
 
-from ci import checkpoints, files
-from ci import git as sealed
-from ci.checkout import Dirty
 from ci.cli import main
-from ci.errors import Fault
-from ci.indexes import indexes
-from ci.layout import Layout
-from ci.objects import Content
-from ci.releases import Calendar
-from ci.runlock import alone
+from ci.core import checkpoints, files
+from ci.core.content import Content
+from ci.core.errors import Fault
+from ci.core.runlock import alone
+from ci.git import repo as sealed
+from ci.pinned.indexes import indexes
+from ci.worktree.checkout import Dirty
 from tests.tooling.projects import UPSTREAM, Project, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +218,7 @@ def test_killed_while_discarding(project: Project, before: Project, tmp_path: Pa
 def test_a_swap_that_was_cut_short_and_edited_since(project: Project, tmp_path: Path) -> None:
     _edit(project)
     cuts = _cuts(project, project.refresh, tmp_path / "cuts")
-    [cut] = [c for c in cuts if c.at == "swap: journal in place"]
+    [cut] = [c for c in cuts if c.at == "swap: stage in place"]
     patch = cut.project.root / "patches/0001-Build-Say-six.patch"
     patch.write_bytes(b"mine")
     with pytest.raises(Fault, match="files were edited since"):
@@ -228,21 +226,31 @@ def test_a_swap_that_was_cut_short_and_edited_since(project: Project, tmp_path: 
     assert patch.read_bytes() == b"mine"
 
 
+def _at_work(project: Project) -> int | None:
+    """The process that holds the checkout's lock, or held it last."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(json.loads((project.layout.build / "run.json").read_bytes())["pid"])
+    return None
+
+
 def test_a_real_kill(project: Project, tmp_path: Path) -> None:
-    """The same with a process and a signal, at moments that nobody chose."""
+    """The same with a process and a signal, at moments of its work that nobody chose."""
     _edit(project)
     edited = project.files()
     finished = project.copy(tmp_path / "finished")
     finished.refresh()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for number, seconds in enumerate((0.25, 0.4, 0.55)):
+    for number, seconds in enumerate((0, 0.05, 0.1)):
         one = project.copy(tmp_path / f"kill-{number}")
         words = [sys.executable, "-m", "ci", "refresh"]
         run = subprocess.Popen(words, cwd=one.root, env=env, stderr=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL)  # fmt: skip
+        while run.poll() is None and _at_work(one) != run.pid:
+            time.sleep(0.01)
         time.sleep(seconds)
         run.send_signal(signal.SIGKILL)
-        run.wait()
+        # It had begun, as it held the lock, and had not ended.
+        assert run.wait() == -signal.SIGKILL
         assert one.files() == edited
         one.apply()
         one.refresh()
@@ -289,7 +297,7 @@ def test_an_error_takes_everything_back(
             except OSError:
                 assert project.series() == old
                 assert project.files() == edited
-                assert not (project.layout.build / "swap/journal.json").exists()
+                assert not (project.layout.build / "swap").exists()
             else:
                 break
         assert len(calls) > skip
@@ -353,7 +361,7 @@ def test_someone_else_s_checkout_can_be_looked_at(
     project: Project, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing can be written, and what is below the home not even read."""
-    monkeypatch.setattr("ci.releases.calendar", lambda: Calendar({"0.0.1": "2026-01-01"}))
+    monkeypatch.setattr("ci.pinned.releases.releases", lambda: ["0.0.1"])
     one = project.copy(open_folder / "project")
     home = open_folder / "home"
     (home / ".config" / "uv").mkdir(parents=True)
@@ -407,9 +415,9 @@ def test_git_runs_into_a_full_disk(project: Project, monkeypatch: pytest.MonkeyP
 HOLD = """
 import sys, time
 from pathlib import Path
-from ci.layout import Layout
-from ci.runlock import alone
-with alone(Layout(Path(sys.argv[1])), "refresh"):
+from ci.core.layout import Layout
+from ci.core.runlock import alone
+with alone(Path(sys.argv[1]) / 'build', "refresh"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -436,7 +444,7 @@ def test_the_second_says_who_holds_it(
     holder: subprocess.Popen[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     who = rf"`refresh` \(process {holder.pid}, since"
-    with pytest.raises(Fault, match=who), alone(Layout(tmp_path), "apply", wait=0.2):
+    with pytest.raises(Fault, match=who), alone(tmp_path / "build", "apply", wait=0.2):
         pass
     assert f"waiting for `refresh` (process {holder.pid}" in capsys.readouterr().err
 
@@ -444,7 +452,7 @@ def test_the_second_says_who_holds_it(
 def test_the_second_waits(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     """A lock goes with its process, however that ends."""
     os.kill(holder.pid, signal.SIGKILL)
-    with alone(Layout(tmp_path), "apply"):
+    with alone(tmp_path / "build", "apply"):
         who = json.loads((tmp_path / "build/run.json").read_bytes())
     assert who["pid"] == os.getpid()
 
@@ -489,7 +497,8 @@ def _bad_ref(store: Path) -> None:
 
 
 def _bad_base_ref(store: Path) -> None:
-    (store / "refs/base/chosen").write_text("f" * 40 + "\n")
+    (ref,) = store.glob("refs/base/chosen-*")
+    ref.write_text("f" * 40 + "\n")
 
 
 def _no_index(store: Path) -> None:
@@ -547,7 +556,7 @@ def test_commits_on_an_old_head_outlive_the_store(project: Project) -> None:
     project.commit("-m", "mine")
     _shorten(project)
     _bad_ref(project.layout.store)
-    (project.layout.store / "refs/base/chosen").write_text("f" * 40 + "\n")
+    _bad_base_ref(project.layout.store)
     with pytest.raises(Dirty, match="commits of yours"):
         project.apply()
     assert project.git("show", "HEAD:vllm/b.py") == "mine"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ci import filediff
-from ci.hunks import DoesNotApply, apply_diff
-from ci.objects import REGULAR, Content, blob_id
+from ci.core.content import REGULAR, Content, blob_id
+from ci.series import diff as filediff
+from ci.series.hunks import DoesNotApply, apply_diff
 
 IF = b"if x:\n    a\nelse:\n    b\n"
 
@@ -104,10 +104,3 @@ def test_presence() -> None:
     gone = filediff.FileDiff(b"f", REGULAR, None, blob_id(b"a\n"), "0" * 40)
     with pytest.raises(DoesNotApply, match="does not hold all its lines"):
         apply_diff(gone, Content(REGULAR, b"a\n"), "p")
-
-
-def test_another_binary_file() -> None:
-    both = filediff.Binary(b"\0", b"\1\0")
-    diff = filediff.FileDiff(b"f", REGULAR, REGULAR, "1" * 40, "2" * 40, binary=both)
-    with pytest.raises(DoesNotApply, match="not the one that the patch was made for"):
-        apply_diff(diff, Content(REGULAR, b"\2\0"), "p")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 
-from ci.identity import PatchIdentity, SeriesIdentity
-from ci.variant import Variant
+from ci.pinned.variant import Variant
+from ci.wheel.identity import PatchIdentity, SeriesIdentity
 
 PATCH = PatchIdentity("0001-a.patch", "1" * 64, {"vllm/a.py": "2" * 64}, upstream="")
 SERIES = SeriesIdentity("0.17.1", "c" * 40, "d" * 40, (PATCH,))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from ci.errors import Fault
-from ci.indexes import indexes, without_secrets
+from ci.core.errors import Fault
+from ci.pinned.indexes import indexes, without_secrets
 
 ALONE = {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
 

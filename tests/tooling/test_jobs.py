@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ci import jobs
-from ci.errors import Fault
-from ci.jobs import Job, Outcome
+from ci.core.errors import Fault
+from ci.testing import pytest_runs as jobs
+from ci.testing.pytest_runs import Job, Outcome
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-def _run(tmp_path: Path, *tests: str, words: tuple[str, ...] = (), limit: float = 60) -> Outcome:
+def _run(tmp_path: Path, *tests: str, args: tuple[str, ...] = (), limit: float = 60) -> Outcome:
     """The outcome of the first of two jobs (two, so that each has a log)."""
     made = []
     for number, body in enumerate((*tests, "def test_other(): pass")[:2]):
@@ -29,7 +29,7 @@ def _run(tmp_path: Path, *tests: str, words: tuple[str, ...] = (), limit: float 
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
-        options = ("-q", "-p", "no:cacheprovider", *words)
+        options = ("-q", "-p", "no:cacheprovider", *args)
         made.append(Job(f"j{number}", Path(sys.executable), options, folder, env, limit))
     return jobs.run_all(made, tmp_path / "logs", 2)[0]
 
@@ -66,14 +66,14 @@ def test_xpass(): pass
         "test_xfail": "xfailed",
         "test_xpass": "xpassed",
     }
-    assert outcome.skips == {"test_it.py::test_skip": "needs CUDA"}
+    assert outcome.report.skips == {"test_it.py::test_skip": "needs CUDA"}
     assert outcome.ended_well
     assert "1 passed" in outcome.line()
 
 
 def test_outcomes_of_workers(tmp_path: Path) -> None:
     body = "def test_a(): pass\ndef test_b(): assert 0"
-    outcome = _run(tmp_path, body, words=("-p", "xdist", "-n", "1"))
+    outcome = _run(tmp_path, body, args=("-p", "xdist", "-n", "1"))
     found = {node.split("::")[1]: word for node, word in outcome.tests.items()}
     assert found == {"test_a": "passed", "test_b": "failed"}
     assert outcome.status == 1
@@ -94,16 +94,16 @@ def test_a_process_that_hangs(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_collected(tmp_path: Path) -> None:
     outcome = _run(tmp_path, "import nonsense_that_is_not_there")
-    assert outcome.uncollected == ("test_it.py",)
+    assert outcome.report.uncollected == ("test_it.py",)
     assert not outcome.ended_well
 
 
 def test_wrong_use_and_nothing_selected(tmp_path: Path) -> None:
-    outcome = _run(tmp_path, words=("--no-such-option",))
+    outcome = _run(tmp_path, args=("--no-such-option",))
     with pytest.raises(Fault, match="did not take the arguments"):
         jobs.check_status(outcome)
     (tmp_path / "more").mkdir()
-    outcome = _run(tmp_path / "more", words=("-k", "nothing"))
+    outcome = _run(tmp_path / "more", args=("-k", "nothing"))
     assert outcome.status == jobs.NO_TESTS
     assert outcome.ended_well
     jobs.check_status(outcome)
@@ -114,11 +114,11 @@ def test_another_vllm_than_the_one_under_test(tmp_path: Path) -> None:
     (tmp_path / "wrong" / "vllm" / "__init__.py").touch()
     (tmp_path / "test_it.py").write_text("def test_a(): pass")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SUPPORT), str(tmp_path / "wrong")))}
-    words = ("-q", "-p", "no:cacheprovider")
+    args = ("-q", "-p", "no:cacheprovider")
     right = tmp_path / "wrong" / "vllm"
-    job = Job("j", Path(sys.executable), words, tmp_path, env, 60, tmp_path / "right")
+    job = Job("j", Path(sys.executable), args, tmp_path, env, 60, tmp_path / "right")
     outcomes = jobs.run_all(
-        [job, Job("k", job.python, words, tmp_path, env, 60, right)], tmp_path / "logs", 1
+        [job, Job("k", job.python, args, tmp_path, env, 60, right)], tmp_path / "logs", 1
     )
     assert [outcome.status for outcome in outcomes] == [3, 0]
     assert not outcomes[0].ended_well

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ci import lint
-from ci.current import Source
-from ci.environments import Environment
-from ci.errors import Fault
-from ci.git import Git
-from ci.identity import SeriesIdentity
-from ci.objects import REGULAR, Content
-from ci.pin import Artifact, Pin
+from ci.core.content import REGULAR, Content
+from ci.core.errors import Fault
+from ci.env.venvs import Environment
+from ci.git.repo import Git
+from ci.pinned.pin import Artifact, Pin
+from ci.testing import vllm_checks as lint
+from ci.wheel.composed import ComposedSeries
+from ci.wheel.identity import SeriesIdentity
 from tests.tooling.projects import write_tree
 
 CONFIG = """\
@@ -29,7 +29,7 @@ repos:
 """
 
 
-def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> Source:
+def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> ComposedSeries:
     git = Git(root / "store.git")
     git.init()
     trees = []
@@ -38,7 +38,7 @@ def _source(root: Path, base: dict[str, str], now: dict[str, str]) -> Source:
         trees.append(write_tree(git, f"refs/heads/tree{number}", tree)[1])
     sdist = Artifact("vllm", "vllm-1.tar.gz", 1, "0" * 64)
     pin = Pin("1", "https://example.invalid", "v1", "0" * 40, trees[0], sdist, (), {})
-    return Source(git, "0" * 40, trees[1], pin, SeriesIdentity("1", "0" * 40, trees[0], ()))
+    return ComposedSeries(git, "0" * 40, trees[1], pin, SeriesIdentity("1", "0" * 40, trees[0], ()))
 
 
 def test_versions_are_vllms_own(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_added_and_changed_files_are_checked(tmp_path: Path) -> None:
 def test_which_checks_see_which_files(tmp_path: Path) -> None:
     environment = Environment(Path(sys.executable).parent.parent)
     checks = lint.vllm_checks(environment, tmp_path, ("docs/x.md", "vllm/a.py"))
-    seen = {check.name: check.words for check in checks}
+    seen = {check.name: check.args for check in checks}
     assert seen["vLLM: typos"][-2:] == ("docs/x.md", "vllm/a.py")
     assert "docs/x.md" not in seen["vLLM: ruff check"]
     assert seen["vLLM: check_init_lazy_imports"][-1] == "vllm/__init__.py"
@@ -90,4 +90,4 @@ def test_scripts_read_sources_as_utf_8_in_every_locale(
     for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
         monkeypatch.setenv(name, value)
     read = (sys.executable, "-c", "print(open('x.py').read())")
-    assert lint._run_checks([lint.Check("read", read, tmp_path)]) == []
+    assert lint.run_checks([lint.Check("read", read, tmp_path)]) == []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.objects import REGULAR, Content
+from ci.core.content import REGULAR, Content
 from tests.tooling.projects import Project, text
 
 ROOT = Path(__file__).resolve().parents[2]

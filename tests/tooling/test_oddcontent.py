@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ci import files
-from ci.errors import Fault
-from ci.objects import EXECUTABLE, REGULAR, SYMLINK, Content
+from ci.core import files
+from ci.core.content import EXECUTABLE, REGULAR, SYMLINK, Content
+from ci.core.errors import Fault
 from tests.tooling.projects import Project, put, text
 
 
@@ -39,7 +39,6 @@ CASES: dict[str, tuple[str, Content | None, Content | None]] = {
     "no newline new": ("f", None, raw(b"1")),
     "byte 0xE9": ("f", raw(b"caf\xe9\nx\n"), raw(b"caf\xe9s\nx\n")),
     "byte 0xE9 new": ("f", None, raw(b"\xe9\xff\xfe\n")),
-    "utf-16": ("f", raw("a\n".encode("utf-16")), raw("b\n".encode("utf-16"))),
     "executable set": ("f", raw(b"1\n"), raw(b"1\n", EXECUTABLE)),
     "executable unset": ("f", raw(b"1\n", EXECUTABLE), raw(b"1\n")),
     "executable and content": ("f", raw(b"1\n"), raw(b"2\n", EXECUTABLE)),
@@ -57,13 +56,10 @@ CASES: dict[str, tuple[str, Content | None, Content | None]] = {
     "emptied": ("f", raw(b"1\n"), raw(b"")),
     "filled": ("f", raw(b""), raw(b"1\n")),
     "one newline": ("f", raw(b""), raw(b"\n")),
-    "binary changed": ("f", raw(NUL), raw(NUL[::-1])),
     "binary new": ("f", None, raw(NUL * 99)),
-    "binary deleted": ("f", raw(NUL), None),
-    "binary from text": ("f", raw(b"1\n"), raw(b"1\0\n")),
-    "text from binary": ("f", raw(b"1\0\n"), raw(b"1\n")),
-    "binary with mode": ("f", raw(NUL), raw(NUL + b"1", EXECUTABLE)),
-    "nul far down": ("f", raw(b"1\n" * 5000 + b"\0\n"), raw(b"1\n" * 5000 + b"\0\n2\n")),
+    "binary with mode new": ("f", None, raw(NUL, EXECUTABLE)),
+    "binary's mode": ("f", raw(NUL), raw(NUL, EXECUTABLE)),
+    "text of a binary file": ("f", raw(NUL + LINES), raw(NUL + LINES + b"20\n")),
     "spaces in path": ("a b/c  d", raw(b"1\n"), raw(b"2\n")),
     "spaces in new path": ("a b/c  d", None, raw(b"2\n")),
     "quotes in path": ('"a"\'', raw(b"1\n"), raw(b"2\n")),
@@ -123,6 +119,34 @@ def trip(tmp_path_factory: pytest.TempPathFactory, settled: None) -> Trip:
     for name, content in edited.series().items():
         put(composed.root, name, content)
     return Trip(edited, composed, composed.apply().head)
+
+
+BINARY = {
+    "changed": (NUL, NUL[::-1]),
+    "deleted": (NUL, None),
+    "from text": (b"1\n", b"1\0\n"),
+    "to text": (b"1\0\n", b"1\n"),
+    "beside the NUL": (b"1\n" * 5000 + b"\0\n", b"1\n" * 5000 + b"\0\n2\n"),
+    "utf-16": ("a\n".encode("utf-16"), "b\n".encode("utf-16")),
+}
+
+
+@pytest.mark.parametrize("case", BINARY)
+def test_a_change_of_a_binary_file_is_refused(tmp_path: Path, case: str) -> None:
+    before, after = BINARY[case]
+    project = Project.make(tmp_path / "p", {"a": text("1"), "f": raw(before)}, sdist=False)
+    project.apply()
+    old = project.series()
+    project.write("f", raw(after) if after is not None else None)
+    with pytest.raises(Fault, match="`x` changes the binary file f") as caught:
+        project.refresh("--new", "x")
+    assert "add a file of another name under overlay/" in caught.value.todo
+    assert project.series() == old
+    assert _at(project, "f") == (raw(after) if after is not None else None)
+    project.write("f", raw(before))
+    project.write("g", raw(NUL))
+    project.refresh("--new", "x")
+    assert project.series()["overlay/g"] == raw(NUL)
 
 
 @pytest.mark.parametrize("case", CASES)

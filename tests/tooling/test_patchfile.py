@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from ci import filediff, patchfile
-from ci.errors import Fault
-from ci.filediff import Binary, Malformed
-from ci.messages import Message, problems
-from ci.objects import EXECUTABLE, REGULAR, SYMLINK, Content
+from ci.core.content import EXECUTABLE, REGULAR, SYMLINK, Content
+from ci.core.errors import Fault
+from ci.series import diff as filediff
+from ci.series import patch as patchfile
+from ci.series.diff import Malformed
+from ci.series.hunks import apply_diff
+from ci.series.message import Message, problems
 from tests.tooling.projects import commit, text
 
 SUBJECTS = (
@@ -99,19 +102,45 @@ def test_dates_keep_their_zone(zone: str) -> None:
     assert patchfile.parse(patchfile.render(patch)).date == f"1700000000 {zone}"
 
 
-def test_binary_changes_go_through_git(tmp_path: Path) -> None:
-    """Ours is stored, not squeezed, and git takes it all the same."""
+def test_git_s_signature_is_read(tmp_path: Path) -> None:
+    """Also where the last hunk itself removes a line that looks like one."""
     clone = _repository(tmp_path / "clone")
-    old, new = bytes(range(256)) * 300, b"\0" + bytes(reversed(range(256)))
-    commit(clone, "base", {"b.bin": Content(REGULAR, old)})
-    ids = [Content(REGULAR, data).id for data in (old, new)]
-    diff = filediff.FileDiff(b"b.bin", REGULAR, REGULAR, *ids, binary=Binary(old, new))
-    data = filediff.render(diff)
-    assert filediff.parse(data) == (diff,)
-    subprocess.run(["git", "apply"], cwd=clone, input=data, check=True)
-    assert (clone / "b.bin").read_bytes() == new
-    subprocess.run(["git", "apply", "-R"], cwd=clone, input=data, check=True)
-    assert (clone / "b.bin").read_bytes() == old
+    commit(clone, "base", {"a": text("1", "- ", "2.1"), "b": text("x"), "run": text("r")})
+    commit(clone, "[Core] x", {"a": text("1"), "b": text("y"), "run": Content(EXECUTABLE, b"r\n")})
+    signed = ("format-patch", "-1", "-k", "--full-index", "--no-renames", "--stdout")
+    for words in (signed, (*signed, "--", "a"), (*signed, "--", "run")):
+        data = subprocess.run(["git", *words], cwd=clone, check=True, stdout=-1).stdout
+        plain = subprocess.run(
+            ["git", *words[:5], "--no-signature", *words[5:]], cwd=clone, check=True, stdout=-1
+        ).stdout
+        assert b"\n-- \n2." in data
+        assert patchfile.parse(data) == patchfile.parse(plain)
+
+
+def test_plain_format_patch_is_read(tmp_path: Path) -> None:
+    """With `[PATCH]`, headers that git encoded and folded, a stat and short ids."""
+    clone = _repository(tmp_path / "clone")
+    commit(clone, "base", {"a": text("1")})
+    subject = "[Core] Wörds that are so many that git has to fold them, indeed"
+    commit(clone, subject, {"a": text("2")}, "Körper.")
+    words = ["git", "-c", "user.name=Ü", "format-patch", "-1", "--stdout"]
+    data = subprocess.run(words, cwd=clone, check=True, stdout=-1).stdout
+    assert b"[PATCH] =?UTF-8?q?" in data and re.search(rb"^index [0-9a-f]{7}\.", data, re.M)
+    parsed = patchfile.parse(data)
+    assert parsed.message == Message(subject, "Körper.")
+    [diff] = parsed.files
+    applied = apply_diff(diff, text("1"), "p")
+    assert applied.content == text("2")
+    assert not applied.canonical
+
+
+def test_a_diff_inside_a_message_says_so() -> None:
+    hunk = b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n"
+    for between in (b"\n", b"---\n a | 2 +-\n\n"):
+        data = HEAD + DIFF + hunk + between + DIFF + hunk
+        with pytest.raises(Malformed) as caught:
+            patchfile.parse(data)
+        assert "if a whole diff stands inside the message, indent it" in caught.value.todo
 
 
 def test_a_mail_tool_s_form_is_read() -> None:
@@ -144,7 +173,7 @@ def test_a_stat_of_git_s_is_read(tmp_path: Path) -> None:
     data = subprocess.run(words, cwd=clone, check=True, capture_output=True).stdout
     assert b"mode change" in data and b"Bin 1 -> 2 bytes" in data and b"5 files changed" in data
     above = data.partition(b"diff --git")[0]
-    assert patchfile.parse(above).message == Message("[PATCH] [Core] All", "")
+    assert patchfile.parse(above).message == Message("[Core] All", "")
 
 
 HEAD = b"From: A <a@b>\nDate: Tue, 14 Nov 2023 22:13:20 +0000\nSubject: x\n\n\n"
@@ -165,10 +194,10 @@ DIFF = b"diff --git a/a b/a\nindex %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
         (HEAD + b"diff --git a/a c/a\n", "line 6: cannot read the file name|cannot read the file"),
         (HEAD + b"diff --git a/a b/a\nsimilarity index 90%\n", "renames and copies"),
         (HEAD + b"diff --git a/a b/a\nold mode 100644\n", "come together"),
-        (HEAD + b"diff --git a/a b/a\nindex 123..456 100644\n", "must be whole"),
-        (HEAD + DIFF + b"Binary files a/a and b/a differ\n", "holds no bytes"),
-        (HEAD + DIFF + b"GIT binary patch\ndelta 5\n", "two literals"),
-        (HEAD + DIFF + b"GIT binary patch\nliteral 5\nA!\n\n", "cannot read the binary"),
+        (HEAD + b"diff --git a/a b/a\nindex 123..456 100644\n", "cannot read `index 123"),
+        (HEAD + DIFF + b"Binary files a/a and b/a differ\n", "8: changes the binary file a"),
+        (HEAD + DIFF + b"GIT binary patch\nliteral 5\n", "8: changes the binary file a"),
+        (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n-\0\n+y\n", "changes the binary file a"),
         (HEAD + DIFF + b"--- a/a\n+++ b/a\n", "no hunk"),
         (HEAD + DIFF + b"--- a/a\n", r"expected a `\+\+\+` line"),
         (HEAD + DIFF + b"--- a/a\n+++ b/a\n@@ -1 +1\n", "cannot read the hunk header"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 
-from ci.errors import Fault
-from ci.pin import dump_pin, load_pin
+from ci.core.errors import Fault
+from ci.pinned.pin import dump_pin, load_pin
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -37,9 +38,7 @@ def test_written_as_it_was_read() -> None:
 
 def test_read_as_it_was_written(tmp_path: Path) -> None:
     pin = load_pin(PROJECT / "pin.toml")
-    other = dataclasses.replace(
-        pin, tag='v"odd\\', generated=("a b", "ü/"), wheels={"cpu-riscv64": pin.sdist}
-    )
+    other = dataclasses.replace(pin, generated=("a b", 'ü"\\/'), wheels={"cpu-riscv64": pin.sdist})
     path = tmp_path / "pin.toml"
     path.write_text(dump_pin(other), encoding="utf-8")
     assert load_pin(path) == other
@@ -50,24 +49,47 @@ def test_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ('commit = "95c0f928', 'commit = "zz', "vllm.commit should be a full commit id"),
         ('base_tree = "336df4fa', 'base_tree = "', "vllm.base_tree should be a full tree id"),
-        ("size = 30547577", 'size = "30547577"', "sdist.size should be a int"),
-        ("size = 30547577", "size = 0", "sdist.size should be above 0"),
-        ("size = 30547577", "size = true", "sdist.size should be a int"),
+        ("size = 30547577", 'size = "30547577"', "sdist.size should be a number of bytes"),
+        ("size = 30547577", "size = 0", "sdist.size should be a number of bytes, is 0"),
+        ("size = 30547577", "size = true", "sdist.size should be a number of bytes"),
         ('sha256 = "c52e', 'sha256 = "', "wheels.cuda-x86_64.sha256 should be 64 hex digits"),
         ('file = "vllm-0', 'file = "../vllm-0', "sdist.file should be a plain file name"),
         ('file = "vllm-0', 'file = "a/vllm-0', "sdist.file should be a plain file name"),
-        ("version =", "versoin =", "vllm.version should be a str, is None"),
-        ("tag =", 'tga = ""\ntag =', "vllm.tga is not a key"),
-        ("[sdist]", "[sdists]", "no [sdist]"),
-        ("[vllm]", "[extra]\n[vllm]", "pin.extra is not a key"),
+        ("version =", "versoin =", "vllm.versoin is not a known key"),
+        ("tag =", 'tga = ""\ntag =', "vllm.tga is not a known key"),
+        ("[sdist]", "[sdists]", "pin.sdists is not a known key"),
+        ("[vllm]", "[extra]\n[vllm]", "pin.extra is not a known key"),
         ("generated = [", "generated = [1, ", "sdist.generated should be a list of paths"),
         ("[vllm]", "[vllm", "not valid TOML"),
+        ("[vllm]", "[[vllm]]", "pin.toml has no [vllm]"),
+        ('tag = "v0.17.1"\n', "", "vllm.tag is missing"),
+        ("size = 30547577\n", "", "sdist.size is missing"),
+        ("[wheels.cuda-x86_64]", "[wheels]\na = 1\n[wheels.b]", "has no [wheels.a]"),
+        ('"https://g', '"--upload-pack=touch x;https://g', "vllm.repository should be a URL"),
+        ('"https://g', '" https://g', "vllm.repository should be a URL"),
+        ('tag = "v', 'tag = "--v', "vllm.tag should be a tag"),
+        ('tag = "v', 'tag = "v..', "vllm.tag should be a tag"),
+        ('version = "', 'version = "-', "vllm.version should be a version"),
+        ('project = "vllm"', 'project = "--vllm"', "sdist.project should be the name of a package"),
+        ('project = "vllm"', 'project = "../vllm"', "sdist.project should be the name of"),
+        ('file = "vllm-0', 'file = "-vllm-0', "sdist.file should be a plain file name"),
     ],
 )
 def test_a_wrong_pin_names_the_key(tmp_path: Path, old: str, new: str, says: str) -> None:
     with pytest.raises(Fault) as caught:
         load_pin(_changed(tmp_path, old, new))
     assert says in str(caught.value)
+
+
+def test_something_else_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "pin.toml"
+    path.mkdir()
+    with pytest.raises(Fault, match=r"pin\.toml is not a file: move it away"):
+        load_pin(path)
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(Fault, match=r"pin\.toml is not a file: move it away"):
+        load_pin(path)
 
 
 def test_no_pin_and_no_wheel(tmp_path: Path) -> None:

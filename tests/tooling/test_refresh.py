@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from ci import checkpoints
 from ci.cli import main
-from ci.errors import Fault
-from ci.objects import EXECUTABLE, REGULAR, Content
+from ci.core import checkpoints
+from ci.core.content import EXECUTABLE, REGULAR, Content
+from ci.core.errors import Fault
 from tests.tooling.projects import Project, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
@@ -205,6 +205,35 @@ def test_overlay_files_renamed_deleted_and_changed(project: Project) -> None:
     ]
 
 
+def test_renamed_twins_of_two_patches_do_not_swap_owners(project: Project) -> None:
+    """Which of two equal files became which is not known; it is asked for."""
+    for patch, folder in (("Say-six", "x"), ("Add-a-new-file", "y")):
+        project.write(f"vllm/{folder}/__init__.py", Content(REGULAR, b""))
+        project.refresh("--to", patch)
+    before = project.series()
+    project.git("mv", "vllm/x", "vllm/zx")
+    project.git("mv", "vllm/y", "vllm/ay")
+    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+        project.refresh()
+    twins = (
+        "may have been vllm/x/__init__.py of 0001 ([Build] Say six), "
+        "vllm/y/__init__.py of 0002 ([Core] Add a new file)"
+    )
+    assert caught.value.details == (
+        f"overlay/vllm/ay/__init__.py (new file): {twins}",
+        f"overlay/vllm/zx/__init__.py (new file): {twins}",
+    )
+    assert project.series() == before
+    # One after the other there is no doubt.
+    project.git("mv", "vllm/ay", "vllm/y")
+    project.refresh()
+    project.git("mv", "vllm/y", "vllm/ay")
+    project.refresh()
+    toml = project.series()["patches/series.toml"].data
+    assert b'topic = "build"\noverlay = ["vllm/zx/__init__.py"]' in toml
+    assert b'topic = "core"\noverlay = ["vllm/ay/__init__.py", "vllm/new.py"]' in toml
+
+
 def test_modes_deletions_and_comebacks(project: Project) -> None:
     project.write("vllm/gone.py", text("going"))
     (project.work / "vllm/new.py").chmod(0o755)
@@ -214,8 +243,23 @@ def test_modes_deletions_and_comebacks(project: Project) -> None:
     assert b"gone.py" not in after[BUGFIX].data
     assert after["overlay/vllm/new.py"].mode == EXECUTABLE
     assert b"old mode 100644\nnew mode 100755\n" in after[BUILD].data
-    assert b'declared = ["setup.py"]' in after["patches/series.toml"].data
     assert project.refresh().written == ()
+
+
+@pytest.mark.parametrize("path", ["vllm/__pycache__/x.py", ".DS_Store", "vllm/x.pyc"])
+def test_a_by_product_of_tools_is_refused(project: Project, path: str) -> None:
+    """What refresh would write, apply could not read."""
+    before = project.series()
+    project.write(path, text("x"))
+    project.git("add", "-f", path)
+    with pytest.raises(Fault, match="a by-product of tools") as caught:
+        project.refresh("--to", "build")
+    assert f"git rm --cached -- {path}" in str(caught.value)
+    assert project.series() == before
+    project.git("rm", "-q", "--cached", path)
+    (project.work / path).unlink()
+    assert project.refresh().written == ()
+    assert not project.apply().changed
 
 
 def test_nothing_left_of_a_patch(project: Project) -> None:
@@ -303,7 +347,7 @@ def _cut_at(point: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["apply", "refresh"])
-@pytest.mark.parametrize("point", ["swap: journal in place", "refresh: series written"])
+@pytest.mark.parametrize("point", ["swap: stage in place", "refresh: series written"])
 def test_edits_after_a_refresh_that_was_cut_short(project: Project, verb: str, point: str) -> None:
     """The series has the first edit, the work tree a second one on top."""
     project.replace("vllm/a.py", "from vllm import new", "from vllm import newer")

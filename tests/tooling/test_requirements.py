@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ci import requirements
-from ci.errors import Fault
-from ci.git import Git
-from ci.layout import Layout
-from ci.objects import REGULAR, Content
-from ci.variant import Variant
+from ci.core.content import REGULAR, Content
+from ci.core.errors import Fault
+from ci.env import requirements
+from ci.git.repo import Git
+from ci.pinned.variant import Variant
 from tests.tooling.projects import write_tree
 
 FILES = {
@@ -25,15 +24,14 @@ FILES = {
 }
 
 
-def _project(root: Path, files: dict[str, str]) -> tuple[Layout, Git, str]:
-    layout = Layout(root)
+def _project(root: Path, files: dict[str, str]) -> tuple[Path, Git, str]:
     (root / "tests").mkdir()
     (root / "tests" / "requirements.txt").write_text("# tests\npytest  # runs them\n")
     (root / "tests" / "constraints.txt").write_text("pytest==9\n")
-    git = Git(layout.store)
+    git = Git(root / "store.git")
     git.init()
     tree = {path: Content(REGULAR, text.encode()) for path, text in files.items()}
-    return layout, git, write_tree(git, "refs/heads/tree", tree)[1]
+    return root / "tests", git, write_tree(git, "refs/heads/tree", tree)[1]
 
 
 def test_cpu(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ci.cli import main
-from ci.errors import Fault
-from ci.git import Git
-from ci.objects import Content
-from ci.pin import dump_pin, load_pin
+from ci.core.content import Content
+from ci.core.errors import Fault
+from ci.git.repo import Git
+from ci.pinned.pin import dump_pin, load_pin
 from tests.tooling.projects import CLOCK, UPSTREAM, Project, text, write_tree
 
 BUILD = "patches/0001-Build-Say-six.patch"

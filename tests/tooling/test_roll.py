@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ci import cli, serieslint
-from ci.git import Git, Result
-from ci.objects import Content
-from ci.pin import load_pin
-from ci.series import read_files
+from ci import cli
+from ci.core.content import Content
+from ci.git.repo import Git, Result
+from ci.pinned.pin import load_pin
+from ci.series import check as serieslint
+from ci.series.model import read_files
 from tests.tooling.projects import UPSTREAM, Project, edit, put, sdist_of, text
 
 SETUP = edit(UPSTREAM["setup.py"], ("line 6\n", "line VI\n"))
@@ -304,7 +305,7 @@ def test_what_is_left_unnamed_is_the_open_roll(
     # Nothing is open any more: the last roll is meant, and nothing can be left.
     assert _run(project, "0.0.3") == 0
     assert _run(project, "--abort") == 1
-    assert "nothing is open in the roll to 0.0.3" in capsys.readouterr().err
+    assert "roll/0.0.3: run `nox -s roll -- 0.0.3`" in capsys.readouterr().err
 
 
 def test_an_earlier_roll_that_cannot_be_read_is_passed_over(
@@ -331,13 +332,13 @@ def test_two_open_rolls_have_to_be_named(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "roll to what?"),
+        ((), "no target version given"),
         (("--continue",), "nothing was rolled yet"),
         (("--abort",), "nothing was rolled yet"),
         (("main",), "main is no version"),
         (("0.0.9", "--source", "/nonexistent"), "is not there"),
         (("0.0.9",), "no index has a source file of vLLM 0.0.9"),
-        (("0.0.9", "--continue"), "nothing is open in the roll to 0.0.9"),
+        (("0.0.9", "--continue"), "no patch is open in "),
         (("0.0.9", "--continue", "--abort"), "not allowed with"),
     ],
 )

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci import compose as composing
-from ci.apply import open_base
-from ci.git import Git
-from ci.objects import REGULAR, Content
-from ci.rolling import NOTE, Resolution, Rolled, roll
-from ci.series import read_files
-from ci.trees import file_diffs, list_tree, read_contents
-from ci.verdicts import (
+from ci.core.content import REGULAR, Content
+from ci.git.repo import Git
+from ci.git.trees import list_tree, read_contents
+from ci.roll.attempt import NOTE, Rolled, roll, steps
+from ci.roll.verdict import (
     Clash,
     FileVerdict,
     HunkVerdict,
@@ -25,6 +22,10 @@ from ci.verdicts import (
     as_json,
     as_text,
 )
+from ci.series import compose as composing
+from ci.series.from_git import file_diffs
+from ci.series.model import read_files
+from ci.series.resolutions import Resolution
 from tests.tooling.projects import (
     A2,
     A3,
@@ -46,7 +47,7 @@ def _without(*paths: str) -> dict[str, Content]:
 
 
 def _roll(project: Project, target: Tree, *resolutions: Resolution) -> Rolled:
-    store, old = open_base(project.layout, None)
+    store, old = project.base()
     commit_id, tree = write_tree(store, "refs/base/other", target)
     new = composing.read_base(store, commit_id, tree)
     files = read_files(project.layout)
@@ -114,6 +115,25 @@ def test_code_moved_to_another_place_in_the_file(project: Project) -> None:
     assert b"a line 5\nfrom vllm import new\n" in _result(project, rolled)["vllm/a.py"]
 
 
+def test_some_patches_alone_leave_the_others_where_they_are(project: Project) -> None:
+    """The third patch is carried from the tree that holds the second; the second is not."""
+    store, old = project.base()
+    target = {**UPSTREAM, "vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 1\n", "0\na line 1\n"))}
+    new = composing.read_base(store, *write_tree(store, "refs/base/other", target))
+    files = read_files(project.layout)
+    third = files.series.patches[2].name
+    rolled = roll(store, old, new, files, ("0.0.1", "0.0.2"), only={third})
+    assert [patch.file for patch in rolled.report.patches] == [files.series.patches[2].file]
+    assert [one.patch.name for one in rolled.planned] == [third]
+    result = _result(project, rolled)
+    assert result["vllm/a.py"] == edit(target["vllm/a.py"], ("a line 30\n", "a line thirty\n")).data
+    assert result["setup.py"] == UPSTREAM["setup.py"].data
+    assert "vllm/new.py" not in result
+    (step,) = steps(store, new, rolled)
+    assert step.before == new.tree
+    assert step.patch.name == third
+
+
 def test_a_renamed_file(project: Project) -> None:
     target = {**_without("vllm/a.py"), "vllm/core/a2.py": UPSTREAM["vllm/a.py"]}
     rolled = _roll(project, target)
@@ -123,6 +143,77 @@ def test_a_renamed_file(project: Project) -> None:
     result = _result(project, rolled)
     assert result["vllm/core/a2.py"] == A3.data
     assert "vllm/a.py" not in result
+
+
+def test_renamed_twins_are_told_apart_or_left_open(tmp_path: Path) -> None:
+    twin = text(*(f"twin {n}" for n in range(12)))
+    upstream = {**UPSTREAM, "vllm/x/one.py": twin, "vllm/y/two.py": twin}
+    project = Project.make(tmp_path / "p", upstream)
+    clone = clone_of(project, tmp_path / "clone")
+    change = edit(twin, ("twin 5\n", "twin five\n"))
+    commit(clone, "[Core] Twin", {"vllm/y/two.py": change})
+    project.take(clone, "HEAD~1..HEAD", "core")
+    kept = {**UPSTREAM, "vllm/a/one.py": twin, "vllm/b/two.py": twin}
+    rolled = _roll(project, kept)
+    file = rolled.report.patches[0].files[0]
+    assert (file.outcome, file.now) == (Outcome.MOVED, "vllm/b/two.py")
+    assert _result(project, rolled)["vllm/a/one.py"] == twin.data
+    for names in (("vllm/a/a.py", "vllm/b/b.py"), ("vllm/a/a.py",), ("vllm/b/x.py", "vllm/x/y.py")):
+        rolled = _roll(project, {**UPSTREAM, **dict.fromkeys(names, twin)})
+        file = rolled.report.patches[0].files[0]
+        assert (file.outcome, file.now) == (Outcome.DELETED, "")
+        assert len(names) == 1 or all(name in file.note for name in names)
+        assert rolled.stuck is not None
+        assert b"vllm/y/two.py" + NOTE in rolled.stuck.marked.changes
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (Content("120000", b"b.py"), "a symbolic link upstream, to b.py"),
+        (Content(REGULAR, b"\0bin"), "a binary file upstream"),
+    ],
+)
+def test_what_is_no_text_upstream_is_named(project: Project, now: Content, says: str) -> None:
+    rolled = _roll(project, {**UPSTREAM, "setup.py": now})
+    file = _file(rolled.report.patches[0], "setup.py")
+    assert (file.outcome, file.note) == (Outcome.CONFLICT, says)
+    assert says in as_text(rolled.report)
+
+
+def test_a_hunk_with_two_places_is_open_and_lists_them(tmp_path: Path) -> None:
+    body = [f"    step {n}" for n in range(9)]
+    upstream = {**UPSTREAM, "vllm/c.py": text("class A:", *body, "", "class B:", *body)}
+    project = Project.make(tmp_path / "p", upstream)
+    clone = clone_of(project, tmp_path / "clone")
+    changed = [*body[:4], *body[6:]]
+    commit(clone, "[Core] B", {"vllm/c.py": text("class A:", *body, "", "class B:", *changed)})
+    project.take(clone, "HEAD~1..HEAD", "core")
+    swapped = {**upstream, "vllm/c.py": text("class B:", *body, "", "class A:", *body)}
+    rolled = _roll(project, swapped)
+    assert _outcomes(rolled) == [Outcome.MOVED]
+    want = text("class B:", *changed, "", "class A:", *body)
+    assert _result(project, rolled)["vllm/c.py"] == want.data
+    target = {**upstream, "vllm/c.py": text("class C:", *body, "", "class A:", *body)}
+    rolled = _roll(project, target)
+    assert _outcomes(rolled) == [Outcome.CONFLICT]
+    told = as_text(rolled.report)
+    assert "line 3 in `class C:`, line 14 in `class A:`" in told
+    assert "it belongs in `class B:`" in told
+    assert rolled.stuck is not None
+    note = rolled.stuck.marked.changes[b"vllm/c.py" + NOTE]
+    assert note is not None
+    assert b"-    step 4\n" in note.data
+    assert b"vllm/c.py" not in rolled.stuck.marked.changes or (
+        rolled.stuck.marked.changes[b"vllm/c.py"] == target["vllm/c.py"]
+    )
+
+
+def test_an_open_patch_lists_its_clean_hunks_too(project: Project) -> None:
+    target = {**UPSTREAM, "vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 30\n", "XXX\n"))}
+    told = as_text(_roll(project, target).report)
+    assert "win.txt: clean" in told
+    assert "hunk 1 of 1 @@ -1,3 +1,3 @@: clean, line 1" in told
 
 
 def test_a_changed_neighbour_is_merged_and_said(project: Project) -> None:
@@ -150,7 +241,7 @@ def test_a_conflict_names_file_hunk_sides_and_place(project: Project) -> None:
     assert hunk.nearest is not None
     assert (hunk.nearest.path, hunk.nearest.line, hunk.nearest.agreeing) == ("setup.py", 4, 6)
     assert rolled.stuck is not None
-    marked = rolled.stuck.marked[b"setup.py"]
+    marked = rolled.stuck.marked.changes[b"setup.py"]
     assert marked is not None
     assert (
         b"<<<<<<< upstream\nsetup line VI\n||||||| pinned\nsetup line 6\n"
@@ -179,7 +270,7 @@ def test_a_sibling_that_always_had_the_lines_is_no_new_home(tmp_path: Path) -> N
     project = Project.make(tmp_path / "p", upstream)
     clone = clone_of(project, tmp_path / "clone")
     commit(clone, "[Core] Five", {"vllm/a.py": A2})
-    project.import_commits(clone, "HEAD~1..HEAD", "core", "--title", "c")
+    project.take(clone, "HEAD~1..HEAD", "core")
     rolled = _roll(project, {**upstream, "vllm/a.py": text("rewritten", "altogether")})
     hunk = _file(rolled.report.patches[0], "vllm/a.py").hunks[0]
     assert (hunk.outcome, hunk.nearest) == (Outcome.CONFLICT, None)
@@ -234,7 +325,7 @@ def test_a_hunk_that_is_half_upstream(tmp_path: Path) -> None:
     clone = clone_of(project, tmp_path / "clone")
     change = edit(UPSTREAM["setup.py"], ("line 4\n", "line four\n"), ("line 7\n", "line seven\n"))
     commit(clone, "[Build] Two lines in one hunk", {"setup.py": change})
-    project.import_commits(clone, "HEAD~1..HEAD", "build", "--title", "b")
+    project.take(clone, "HEAD~1..HEAD", "build")
     target = {**UPSTREAM, "setup.py": edit(UPSTREAM["setup.py"], ("line 4\n", "line four\n"))}
     rolled = _roll(project, target)
     hunk = _file(rolled.report.patches[0], "setup.py").hunks[0]
@@ -252,7 +343,7 @@ def test_two_equal_blocks_change_the_right_one(tmp_path: Path) -> None:
     after = [*body]
     after[12] = "    second()"
     commit(clone, "[Core] Second block", {"vllm/c.py": text(*after)})
-    project.import_commits(clone, "HEAD~1..HEAD", "core", "--title", "c")
+    project.take(clone, "HEAD~1..HEAD", "core")
     target = {**upstream, "vllm/c.py": text("new", "new", "new", *body)}
     rolled = _roll(project, target)
     assert _result(project, rolled)["vllm/c.py"] == text("new", "new", "new", *after).data
@@ -263,7 +354,7 @@ def test_a_line_added_where_it_is_already_is_not_taken_for_upstream(tmp_path: Pa
     project = Project.make(tmp_path / "p", upstream)
     clone = clone_of(project, tmp_path / "clone")
     commit(clone, "[Core] More", {"vllm/c.py": text("a", "x", "x", "x", "x", "x", "x", "b")})
-    project.import_commits(clone, "HEAD~1..HEAD", "core", "--title", "c")
+    project.take(clone, "HEAD~1..HEAD", "core")
     target = {**upstream, "vllm/c.py": text("0", "a", "x", "x", "x", "x", "x", "b")}
     rolled = _roll(project, target)
     assert _outcomes(rolled) == [Outcome.MOVED]
@@ -277,7 +368,7 @@ def test_a_deleted_file(project: Project) -> None:
     assert patch.outcome is Outcome.DELETED
     assert _file(patch, "setup.py").hunks[0].outcome is Outcome.DELETED
     assert rolled.stuck is not None
-    note = rolled.stuck.marked[b"setup.py" + NOTE]
+    note = rolled.stuck.marked.changes[b"setup.py" + NOTE]
     assert note is not None
     assert b"deleted this file" in note.data
     assert b"+setup line six" in note.data
@@ -296,7 +387,7 @@ def test_an_overlay_file_that_exists(project: Project) -> None:
     file = _file(rolled.report.patches[1], "vllm/new.py")
     assert (file.outcome, file.overlay, file.alike) == (Outcome.EXISTS, True, 0.5)
     assert rolled.stuck is not None
-    marked = rolled.stuck.marked[b"vllm/new.py"]
+    marked = rolled.stuck.marked.changes[b"vllm/new.py"]
     assert marked is not None
     assert marked.data.startswith(b"new = 1\n<<<<<<< upstream\nother = 3\n")
 
@@ -319,21 +410,6 @@ def test_an_overlay_file_with_no_room(project: Project, extra: Tree, note: str) 
     rolled = _roll(project, {**UPSTREAM, **extra})
     found = [file for patch in rolled.report.patches for file in patch.files if file.note]
     assert [(file.outcome, file.note) for file in found] == [(Outcome.EXISTS, note)]
-
-
-def test_a_changed_binary_file(tmp_path: Path) -> None:
-    upstream = {**UPSTREAM, "logo.png": Content(REGULAR, b"\0one")}
-    project = Project.make(tmp_path / "p", upstream)
-    clone = clone_of(project, tmp_path / "clone")
-    commit(clone, "[Doc] Logo", {"logo.png": Content(REGULAR, b"\0two")})
-    project.import_commits(clone, "HEAD~1..HEAD", "doc", "--title", "d")
-    for data, outcome in (
-        (b"\0one", Outcome.CLEAN),
-        (b"\0two", Outcome.UPSTREAM),
-        (b"\0three", Outcome.CONFLICT),
-    ):
-        rolled = _roll(project, {**upstream, "logo.png": Content(REGULAR, data)})
-        assert _outcomes(rolled) == [outcome]
 
 
 def test_what_stands_on_an_open_patch_says_so(project: Project) -> None:
@@ -371,7 +447,7 @@ def _resolved(
 ) -> Resolution:
     """Settle each marked file by taking one line of the patch's side, changed."""
     assert rolled.stuck is not None
-    marked = {p.decode(): c for p, c in rolled.stuck.marked.items() if c is not None}
+    marked = {p.decode(): c for p, c in rolled.stuck.marked.changes.items() if c is not None}
     solved = dict(marked)
     for path, (old, new) in sides.items():
         head, _, rest = marked[path].data.partition(b"<<<<<<< upstream\n")
@@ -381,7 +457,7 @@ def _resolved(
     store = Git(project.layout.store)
     before = write_tree(store, "refs/test/marked", marked)[1]
     after = write_tree(store, "refs/test/solved", solved)[1]
-    return Resolution(rolled.stuck.patch, file_diffs(store, [(before, after)])[0])
+    return Resolution(rolled.stuck.marked.patch.name, file_diffs(store, [(before, after)])[0])
 
 
 def test_json_says_all_that_the_table_says(project: Project) -> None:

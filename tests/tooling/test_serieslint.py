@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from ci.lock import Lock, LockedPatch, dump_lock, load_lock
-from ci.serieslint import check_series
-from tests.tooling.projects import Project
+from ci.core.errors import Fault
+from ci.series.check import check_series
+from ci.series.lock import Lock, LockedPatch, dump_lock, load_lock
+from tests.tooling.projects import Project, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
 CORE = "patches/0002-Core-Add-a-new-file.patch"
@@ -24,7 +29,7 @@ def _relock_by_hand(project: Project) -> None:
     """A lock that agrees with the bytes on disk, so that lint looks further."""
     import hashlib
 
-    from ci.series import read_files
+    from ci.series.model import read_files
 
     files = read_files(project.layout)
     lock = load_lock(project.layout)
@@ -53,7 +58,7 @@ def test_the_sample_is_clean_and_needs_no_build(project: Project) -> None:
         (BUILD, "vLLM n-gram series <", "Somebody <", "is by Somebody"),
         (BUILD, "@@ -3,7 +3,7 @@", "@@ -3,07 +3,7 @@", "canonical form, line 11 is"),
         (BUILD, HUNK, WIDER, "more than three"),
-        (BUILD, "index ", "index 1", "must be whole"),
+        (BUILD, "index ", "index 1", "cannot read `index 1"),
         (BUILD, "+setup line six\n", "+setup line six  \n", "carriage return at the end"),
         (BUILD, "+setup line six\n", "+ \tsetup line six\n", "a space before a tab"),
         (BUILD, "+setup line six\n", "+<<<<<<< ours\n", "a conflict marker"),
@@ -62,13 +67,11 @@ def test_the_sample_is_clean_and_needs_no_build(project: Project) -> None:
         (CORE, "It is needed.", "[PATCH] is fine here", ""),
         (BUGFIX, "deleted file mode 100644", "deleted file mode 100755", ""),
         ("patches/series.toml", "needs = []\n", "\nneeds = []\n", "toml: is not in canonical"),
-        ("patches/series.toml", 'needs = []\n\n', 'needs = []\ndeclared = ["setup.py"]\n\n',
-         "setup.py is declared in series.toml, but"),
         ("overlay/vllm/new.py", "newer = 2\n", "newer = 2", "no newline at its end"),
         ("overlay/vllm/new.py", "newer = 2\n", "newer = 2\n\n", "blank lines at its end"),
         ("overlay/vllm/new.py", "newer = 2\n", "newer = 2 \n", "line 2: blanks"),
         ("overlay/vllm/new.py", "newer = 2\n", "newer = 2\r\n", "line 2: blanks or a carriage"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2\0\n", "binary bytes; declare it"),
+        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2 \0\n", ""),
     ],
 )  # fmt: skip
 def test_each_rule(project: Project, path: str, old: str, new: str, message: str) -> None:
@@ -80,12 +83,6 @@ def test_each_rule(project: Project, path: str, old: str, new: str, message: str
     said = _lint(project)
     assert message in said
     assert bool(message) == bool(said)
-
-
-def test_a_mode_must_be_declared(project: Project) -> None:
-    (project.root / "overlay/vllm/new.py").chmod(0o755)
-    _relock_by_hand(project)
-    assert "vllm/new.py has a mode that changes or is not plain" in _lint(project)
 
 
 def test_a_patch_made_for_other_bytes(project: Project) -> None:
@@ -136,3 +133,102 @@ def test_a_topic_of_nothing(project: Project) -> None:
     )
     toml.write_text(text)
     assert _lint(project) == "patches/series.toml: no patch belongs to the topic z"
+
+
+def test_line_ends_that_git_converted_are_named(project: Project) -> None:
+    for path, name in (
+        (project.layout.overlay / "vllm/new.py", "overlay/vllm/new.py"),
+        (project.layout.patches / "0001-Build-Say-six.patch", "0001-Build"),
+    ):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"\n", b"\r\n"))
+        said = _lint(project)
+        assert name in said
+        assert "has CRLF line ends where the lock has LF" in said
+        assert "core.autocrlf false" in said
+        path.write_bytes(data)
+    assert _lint(project) == ""
+
+
+def test_short_ids_are_resolved_by_relock(project: Project) -> None:
+    """What plain `git format-patch` writes; the id of a file that is another is no match."""
+    before = project.series()
+    data = before[BUILD].data
+    match = re.search(rb"index ([0-9a-f]{7})[0-9a-f]{33}\.\.([0-9a-f]{7})[0-9a-f]{33}", data)
+    assert match is not None
+    short = data.replace(match[0], b"index %s..%s" % match.groups())
+    (project.root / BUILD).write_bytes(short)
+    _relock_by_hand(project)
+    assert "setup.py: the ids in its index line are shortened" in _lint(project)
+    project.apply("--relock")
+    assert project.series() == before
+    (project.root / BUILD).write_bytes(short.replace(match[1], b"1234567"))
+    _relock_by_hand(project)
+    assert "is made for 1234567, but finds" in _lint(project)
+
+
+def _in_git(project: Project, rules: dict[str, str]) -> None:
+    """Make the project a repository, as a user has it."""
+    project.git("init", "-q", where=project.root)
+    for name, rule in rules.items():
+        (project.root / name).write_text(rule)
+    project.git("add", "-A", "patches", "overlay", where=project.root)
+
+
+BYTES = "/patches/** -text -ident -filter\n/overlay/** -text -ident -filter\n"
+
+
+def test_what_the_project_s_git_ignores_is_named(project: Project) -> None:
+    _in_git(project, {".gitignore": "new.*\n", ".gitattributes": BYTES})
+    said = _lint(project)
+    assert said.startswith("overlay/vllm/new.py: is ignored by `new.*` (.gitignore line 1)")
+    assert "git add -f -- overlay/vllm/new.py" in said
+    project.git("add", "-f", "overlay/vllm/new.py", where=project.root)
+    assert _lint(project) == ""
+    project.write("vllm/new.more", text("1"))
+    remarks = project.refresh("--to", "Say-six").remarks
+    assert [line.split(":")[0] for line in remarks] == [
+        "overlay/vllm/new.more is ignored by `new.*` (.gitignore line 1), "
+        "so a clone would not have it"
+    ]
+
+
+def test_what_the_project_s_git_converts_is_named(project: Project) -> None:
+    _in_git(project, {".gitattributes": BYTES})
+    assert _lint(project) == ""
+    (project.root / ".gitattributes").write_text(BYTES + "*.py ident\n")
+    assert "overlay/vllm/new.py: may be converted by git (ident: set)" in _lint(project)
+    (project.root / ".gitattributes").write_text(BYTES.replace("patches", "x"))
+    assert f"{BUILD}: may be converted by git (text: unspecified)" in _lint(project)
+
+
+def test_an_overlay_s_own_git_rules_are_refused(project: Project) -> None:
+    """They would govern the project's checkout, too: neither written nor read."""
+    before = project.series()
+    project.write("docs/.gitignore", text("*.tmp"))
+    with pytest.raises(Fault, match="govern this project's own checkout") as caught:
+        project.refresh("--to", "Say-six")
+    assert "put its rules into vLLM's own .gitignore" in caught.value.todo
+    assert project.series() == before
+    toml = project.layout.series
+    toml.write_text(toml.read_text().replace('["vllm/new.py"]', '["vllm/.gitattributes"]'))
+    assert "govern this project's own checkout" in _lint(project)
+
+
+def test_the_project_keeps_its_series_as_bytes(tmp_path: Path) -> None:
+    """A clone under core.autocrlf holds the bytes that were committed."""
+    root = Path(__file__).parents[2]
+    clone = tmp_path / "clone"
+    origin = tmp_path / "origin"
+    for path in ("patches/x.patch", "overlay/vllm/a/b.py", "other.txt"):
+        (origin / path).parent.mkdir(parents=True, exist_ok=True)
+        (origin / path).write_bytes(b"1\n2 $Id$\n")
+    (origin / ".gitattributes").write_bytes((root / ".gitattributes").read_bytes())
+    who = ("-c", "user.name=u", "-c", "user.email=u@u")
+    subprocess.run(["git", "init", "-q", origin], check=True)
+    subprocess.run(["git", "-C", origin, "add", "-A"], check=True)
+    subprocess.run(["git", *who, "-C", origin, "commit", "-qm", "x"], check=True)
+    subprocess.run(["git", "clone", "-q", "-c", "core.autocrlf=true", origin, clone], check=True)
+    assert (clone / "patches/x.patch").read_bytes() == b"1\n2 $Id$\n"
+    assert (clone / "overlay/vllm/a/b.py").read_bytes() == b"1\n2 $Id$\n"
+    assert (clone / "other.txt").read_bytes() == b"1\r\n2 $Id$\r\n"

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ci import download, releases
-from ci.base import Base, Kind, import_base
-from ci.errors import Fault
-from ci.git import Git, Identity
-from ci.layout import Layout
-from ci.pin import Artifact, Pin
-from ci.sources import INDEX, fetch_artifact
+from ci.core.errors import Fault
+from ci.core.layout import Layout
+from ci.git.repo import Git, Identity
+from ci.git.store import open_store
+from ci.git.trees import list_tree
+from ci.pinned import download, releases
+from ci.pinned.base import Base, Kind, import_base
+from ci.pinned.fetch import INDEX, fetch_artifact
+from ci.pinned.pin import Artifact, Pin
 from tests.tooling.simpleindex import Index, serving
 
 WHEEL = "vllm-1-cp38-abi3-linux_x86_64.whl"
@@ -62,13 +64,17 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def _fetch(layout: Layout, source: str | None = None) -> bytes:
-    path = fetch_artifact(layout, _artifact(CONTENT), source, show=lambda line: None)
+    path = fetch_artifact(layout.downloads, _artifact(CONTENT), source, show=lambda line: None)
     assert path == layout.downloads / WHEEL
     return path.read_bytes()
 
 
 def _no_file(layout: Layout) -> bool:
     return not (layout.downloads / WHEEL).exists()
+
+
+def _leftovers(layout: Layout) -> list[Path]:
+    return list(layout.downloads.glob("*.part"))
 
 
 # -- downloads ----------------------------------------------------------------
@@ -86,7 +92,7 @@ def test_the_hash_is_taken_once(
     layout: Layout, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fetch(layout)
-    monkeypatch.setattr("ci.sources.sha256_of", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("ci.core.cache.sha256_of", lambda path: pytest.fail("read again"))
     assert _fetch(layout) == CONTENT
 
 
@@ -105,52 +111,29 @@ def test_a_touched_file_is_not_fetched_again(layout: Layout, index: Index) -> No
     assert len(index.requests_for(WHEEL)) == 1
 
 
-def test_cut_connections_are_continued(layout: Layout, index: Index) -> None:
-    index.cuts = [100_000, 50_000, 0, 70_000]
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_cut_download_is_begun_anew(layout: Layout, index: Index, sized: bool) -> None:
+    index.cuts, index.sized = [100_000, 0, 299_999], sized
     assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL) == [
-        None,
-        "bytes=100000-",
-        "bytes=150000-",
-        "bytes=150000-",
-        "bytes=220000-",
-    ]
+    assert len(index.requests_for(WHEEL)) == 4
+    assert _leftovers(layout) == []
 
 
-def test_cut_without_a_length_is_continued(layout: Layout, index: Index) -> None:
-    index.cuts, index.sized = [100_000], False
+def test_a_connection_that_always_breaks(layout: Layout, index: Index) -> None:
+    index.cuts = [1000] + [0] * 20
+    with pytest.raises(Fault, match="no network"):
+        _fetch(layout)
+    assert _no_file(layout)
+    assert _leftovers(layout) == []
+    index.cuts = []
     assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL) == [None, "bytes=100000-"]
 
 
-def test_what_an_earlier_run_left_is_continued(layout: Layout, index: Index) -> None:
+def test_what_a_killed_run_left_is_not_used(layout: Layout, index: Index) -> None:
     layout.downloads.mkdir(parents=True)
-    (layout.downloads / f"{WHEEL}.part").write_bytes(CONTENT[:1000])
+    (layout.downloads / f"{WHEEL}.part").write_bytes(b"?" * (len(CONTENT) + 5))
     assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL) == ["bytes=1000-"]
-    assert not (layout.downloads / f"{WHEEL}.part").exists()
-
-
-@pytest.mark.parametrize(
-    "left", [b"?" * 1000, b"?" * len(CONTENT), b"?" * (len(CONTENT) + 5)], ids=len
-)
-def test_a_wrong_beginning_is_redone_whole(layout: Layout, index: Index, left: bytes) -> None:
-    layout.downloads.mkdir(parents=True)
-    (layout.downloads / f"{WHEEL}.part").write_bytes(left)
-    assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL)[-1] is None
-
-
-def test_a_server_without_ranges(layout: Layout, index: Index) -> None:
-    index.cuts, index.ranges = [100_000], False
-    assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL) == [None, "bytes=100000-"]
-
-
-def test_a_server_with_wrong_ranges(layout: Layout, index: Index) -> None:
-    index.cuts, index.shift = [100_000], 7
-    assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL) == [None, "bytes=100000-", None]
+    assert _leftovers(layout) == []
 
 
 def test_wrong_bytes_say_expected_and_got(layout: Layout, index: Index) -> None:
@@ -170,7 +153,7 @@ def test_wrong_bytes_say_expected_and_got(layout: Layout, index: Index) -> None:
 def test_too_many_bytes(layout: Layout, index: Index) -> None:
     index.files[WHEEL] = CONTENT * 9
     index.listed[WHEEL] = _artifact(CONTENT).sha256
-    with pytest.raises(Fault, match=r"has 2700000 bytes, pin.toml says size 300000"):
+    with pytest.raises(Fault, match=r"has 2700000 bytes, the pin says size 300000"):
         _fetch(layout)
     assert _no_file(layout)
 
@@ -180,17 +163,17 @@ def test_too_many_bytes(layout: Layout, index: Index) -> None:
 def test_a_wrong_size_in_the_pin(layout: Layout, index: Index, size: int, sized: bool) -> None:
     index.sized = sized
     wrong = dataclasses.replace(_artifact(CONTENT), size=size)
-    says = r" has (300000|more than 5) bytes( and no more)?, pin\.toml says size"
+    says = r" has (300000|more than 5) bytes, the pin says size"
     with pytest.raises(Fault, match=says):
-        fetch_artifact(layout, wrong, show=lambda line: None)
+        fetch_artifact(layout.downloads, wrong, show=lambda line: None)
     assert len(index.requests_for(WHEEL)) < 10
 
 
 def test_a_given_file_where_only_the_size_is_wrong(layout: Layout, tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(CONTENT)
     wrong = dataclasses.replace(_artifact(CONTENT), size=7)
-    with pytest.raises(Fault, match=r"says size 7 for .* has 300000 bytes: mend size in pin\.toml"):
-        fetch_artifact(layout, wrong, str(tmp_path))
+    with pytest.raises(Fault, match=r"says size 7 for .* has 300000 bytes: correct its size"):
+        fetch_artifact(layout.downloads, wrong, str(tmp_path))
     assert _no_file(layout)
 
 
@@ -208,7 +191,7 @@ def test_offline_nothing_is_asked(
     assert index.asked == []
     assert _import(layout, pin, upstream.git_dir.as_uri()).commit == pin.commit
     with pytest.raises(Fault, match="no index could be asked for vllm"):
-        releases.calendar()
+        releases.releases()
 
 
 def test_no_index_at_all(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,16 +250,6 @@ def test_no_network(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in told
 
 
-def test_a_connection_that_always_breaks_keeps_what_came(layout: Layout, index: Index) -> None:
-    index.cuts = [1000] + [0] * 20
-    with pytest.raises(Fault, match="no network"):
-        _fetch(layout)
-    assert (layout.downloads / f"{WHEEL}.part").read_bytes() == CONTENT[:1000]
-    index.cuts = []
-    assert _fetch(layout) == CONTENT
-    assert index.requests_for(WHEEL)[-1] == "bytes=1000-"
-
-
 def test_something_else_than_an_index(
     layout: Layout, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,8 +263,21 @@ def test_user_and_password_in_the_url(
     layout: Layout, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.user = "me:p@ss"
+    index.files_at = index.url.removesuffix("/simple/")
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:p%40ss@"))
     assert _fetch(layout) == CONTENT
+
+
+def test_a_password_is_not_sent_to_another_server(
+    layout: Layout, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.user = "me:p@ss"
+    with serving(Index(files={WHEEL: CONTENT}, user="other:one")) as files:
+        index.files_at = files.url.removesuffix("/simple/")
+        monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:p%40ss@"))
+        with pytest.raises(Fault, match="HTTP status 401"):
+            _fetch(layout)
+        assert files.signed == [None]
 
 
 def test_netrc(
@@ -422,7 +408,9 @@ def pin(tmp_path: Path, upstream: Git) -> Pin:
 
 
 def _import(layout: Layout, pin: Pin, source: str | Path | None = None) -> Base:
-    return import_base(layout, pin, None if source is None else str(source), lambda line: None)
+    store = open_store(layout.store)
+    where = None if source is None else str(source)
+    return import_base(store, layout.downloads, pin, where, lambda line: None)
 
 
 def test_the_sdist_gives_the_tree_of_the_release(
@@ -432,7 +420,7 @@ def test_the_sdist_gives_the_tree_of_the_release(
     assert base.kind is Kind.SDIST
     assert base.tree == pin.base_tree
     store = Git(layout.store)
-    listed = store.list_tree(base.commit)
+    listed = list_tree(store, base.commit)
     assert {p.decode(): store.blob(b) for p, (_, b) in listed.items()} == FILES
     assert listed[b"tools/run.sh"][0] == "100755"
     assert listed[b"setup.py"][0] == "100644"
@@ -475,9 +463,7 @@ def test_the_sdist_comes_from_the_index(
 
 def test_a_tree_that_is_not_the_pin_s(layout: Layout, pin: Pin, tmp_path: Path) -> None:
     wrong = dataclasses.replace(pin, generated=("PKG-INFO",))
-    with pytest.raises(
-        Fault, match=rf"unpacks to tree .*, pin\.toml says base_tree {pin.base_tree}"
-    ):
+    with pytest.raises(Fault, match=rf"unpacks to tree .*, the pin says base_tree {pin.base_tree}"):
         _import(layout, wrong, tmp_path)
     assert Git(layout.store).run("for-each-ref") == b""
 
@@ -532,11 +518,18 @@ def test_a_git_url(layout: Layout, pin: Pin, upstream: Git) -> None:
     assert _import(layout, pin, upstream.git_dir.as_uri()).commit == pin.commit
 
 
+def test_a_source_is_never_an_option_of_git(upstream: Git, tmp_path: Path) -> None:
+    option = f"--upload-pack=touch {tmp_path / 'made'}; git-upload-pack"
+    assert not upstream.attempt_list(option, str(upstream.git_dir)).ok
+    assert not upstream.attempt_fetch(option, str(upstream.git_dir)).ok
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_git_source_without_the_commit(layout: Layout, pin: Pin, upstream: Git) -> None:
     lacking = dataclasses.replace(pin, commit="1" * 40, tag="v9")
     with pytest.raises(Fault, match=f"has no {'1' * 40} or refs/tags/v9"):
         _import(layout, lacking, upstream.git_dir)
-    with pytest.raises(Fault, match=r"9/vllm\.git cannot be reached or read: look at"):
+    with pytest.raises(Fault, match=r"9/vllm\.git cannot be reached or read: give another"):
         _import(layout, lacking, "http://127.0.0.1:9/vllm.git")
 
 
@@ -601,7 +594,7 @@ def test_another_commit_with_the_same_tree_is_another_base(
         (
             "size",
             5,
-            r"pin\.toml says size 5 for vllm-1\.tar\.gz, but .* sha256 has \d+ bytes: mend",
+            r"the pin says size 5 for vllm-1\.tar\.gz, but .* sha256 has \d+ bytes: correct",
         ),
         ("file", "vllm-1.0.tar.gz", r"vllm-1\.0\.tar\.gz is not on"),
         ("generated", ("PKG-INFO",), "unpacks to tree"),

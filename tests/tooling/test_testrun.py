@@ -9,25 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from ci import testrun
 from ci.cli import main
-from ci.errors import Fault
-from ci.jobs import Job, Outcome
-from ci.layout import Layout
-from ci.testrun import Part, Result, Wanted
+from ci.core.errors import Fault
+from ci.core.layout import Layout
+from ci.env.venvs import Environment
+from ci.pinned.pin import load_pin
+from ci.series.model import read_files
+from ci.testing import plan as planning
+from ci.testing.gate import Selection
+from ci.testing.plan import Part, Wanted
+from ci.testing.pytest_runs import Job, Outcome, Report
+from ci.testing.results import RECORD, Result, judge, longest_first, record
+from ci.verbs import test as testrun
+from ci.wheel.identity import identify
 from tests.tooling.projects import Project
 
-ALL = Wanted(tuple(Part), (), slow=False, gpu=False, at_once=1)
+ALL = Wanted(tuple(Part), (), thorough=False, gpu=False, at_once=1)
 
 
 def _outcome(tests: dict[str, str], *, status: int | None = 0, complete: bool = True) -> Outcome:
     job = Job("tooling", Path(sys.executable), (), Path(), {})
     skips = {test: "needs a CUDA device" for test, word in tests.items() if word == "skipped"}
-    return Outcome(job, status, 1.0, Path("none.log"), tests, skips, (), complete)
+    return Outcome(job, status, 1.0, Path("none.log"), Report(tests, skips, (), complete))
 
 
 def test_a_gpu_is_needed_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testrun, "gpu_visible", lambda: False)
+    monkeypatch.setattr("ci.verbs.test.gpu_visible", lambda: False)
     parser = argparse.ArgumentParser()
     testrun.options(parser)
     with pytest.raises(Fault, match="no GPU is visible"):
@@ -61,14 +68,16 @@ def test_status_tells_the_last_results(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = Result(_outcome({"a": "passed", "b": "skipped"}), ())
-    testrun.record(project.layout, [one])
+    kept = project.layout.build / RECORD
+    series = identify(load_pin(project.layout.pin), read_files(project.layout)).id
+    record(kept, series, [one])
     other = Result(_outcome({"a": "failed"}), ("a: failed",))
     job = Job("engine", Path(sys.executable), (), Path(), {})
-    testrun.record(project.layout, [replace(other, outcome=replace(other.outcome, job=job))])
+    record(kept, series, [replace(other, outcome=replace(other.outcome, job=job))])
     assert main(["status", "--offline"], start=project.root) == 0
     told = capsys.readouterr().out
     assert "tooling: 1 passed, 1 skipped\n" in told
-    assert "engine: 1 failed, 1 to be mended\n" in told
+    assert "engine: 1 failed, 1 failures\n" in told
     project.replace("setup.py", "setup line six", "setup line VI")
     project.refresh()
     assert main(["status", "--offline"], start=project.root) == 0
@@ -83,15 +92,36 @@ def test_a_run_without_tests_is_no_success() -> None:
 @pytest.mark.parametrize(
     ("status", "how"),
     [
-        (-11, "ended by SIGSEGV"),
-        (-9, "ended by SIGKILL (out of memory?)"),
-        (3, "ended with status 3"),
-        (None, "its time was up"),
+        (-11, "killed by SIGSEGV"),
+        (-9, "killed by SIGKILL (out of memory?)"),
+        (3, "exit status 3"),
+        (None, "timed out after 1800 s"),
     ],
 )
 def test_a_job_that_broke_off_is_a_failure(status: int | None, how: str) -> None:
     outcome = _outcome({"a": "passed"}, status=status, complete=False)
-    selection = testrun.gate.Selection((), {})
-    result = testrun._result(Layout(Path()), None, selection, outcome, ALL)
-    assert result.failures == (f"tooling: pytest did not come to its end ({how})",)
+    assert judge(outcome).failures == (f"tooling: pytest did not finish: {how}",)
     assert how in outcome.line()
+
+
+def test_what_took_longest_starts_first(tmp_path: Path) -> None:
+    outcomes = [
+        replace(_outcome({}), job=Job(name, Path(), (), Path(), {}), seconds=seconds)
+        for name, seconds in (("short", 1.0), ("long", 9.0), ("middle", 5.0))
+    ]
+    planned = [Job("new", Path(), (), Path(), {}), *(outcome.job for outcome in outcomes)]
+    kept = tmp_path / "results.json"
+    assert longest_first(planned, kept) == planned
+    record(kept, "s1", [Result(outcome, ()) for outcome in outcomes])
+    names = [job.name for job in longest_first(planned, kept)]
+    assert names == ["new", "long", "middle", "short"]
+
+
+def test_a_thorough_run_takes_more_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "checks_environment", lambda _: Environment(Path("env")))
+    monkeypatch.delenv("CI", raising=False)
+    paths = Layout(Path()).tests
+    for thorough in (False, True):
+        wanted = replace(ALL, parts=(Part.TOOLING,), thorough=thorough)
+        (job,) = planning.plan(paths, None, Selection(()), wanted)
+        assert ("CI" in job.env) == thorough

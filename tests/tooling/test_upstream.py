@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ci import cli
-from ci.closure import closure, subset, topic_closure
-from ci.series import Patch, Series, SeriesFiles, Topic, dump_series, load_series
+from ci.series.model import Patch, Series, SeriesFiles, Topic, dump_series, load_series
+from ci.series.topics import closure, subset, topic_closure
 from tests.tooling.projects import UPSTREAM, Project, put, sdist_of, text
 
 TEMPLATE = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ci import variant
-from ci.variant import Variant, choose, gpu_visible
+from ci.pinned import variant
+from ci.pinned.variant import Variant, choose, gpu_visible
 
 
 def _nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ci import wheelfile
-from ci.errors import Fault
-from ci.wheelfile import Entry, Rewrite
+from ci.core.errors import Fault
+from ci.wheel import archive as wheelfile
+from ci.wheel.archive import Entry
 
 INFO = "vllm-1.0.dist-info"
 LIBRARY = os.urandom(3000) * 40
@@ -30,8 +30,14 @@ def _wheel(path: Path, members: dict[str, bytes], level: int = 6) -> Path:
 def _rewrite(tmp_path: Path, built: Path, donor: Path, **content: bytes) -> Path:
     target = tmp_path / f"out-{built.stem}.whl"
     named = {f"{INFO}/{name}": data for name, data in content.items()}
-    how = Rewrite(1_700_000_000, named, frozenset({"vllm/run.sh"}), donor)
-    wheelfile.rewrite(built, target, how)
+    wheelfile.rewrite(
+        built,
+        target,
+        donor=donor,
+        timestamp=1_700_000_000,
+        content=named,
+        executable={"vllm/run.sh"},
+    )
     return target
 
 

@@ -152,3 +152,17 @@ def test_every_draft_is_masked(outputs_are_late: bool, monkeypatch):
     allowed = [word for mask in worker.masks for word in mask]
     assert allowed == [1 << 1 + i for i in range(len(allowed))]
     assert request.structured_output_request.grammar.last >= 1 + 4 * (NUM_DRAFTS + 1)
+
+
+@pytest.mark.parametrize("outputs_are_late", [False, True])
+def test_masks_are_never_filled_from_placeholders(outputs_are_late: bool, monkeypatch):
+    worker = CountingWorker(outputs_are_late)
+    monkeypatch.setattr(worker, "take_draft_token_ids", lambda: None)
+    core = make_engine_core(worker, monkeypatch)
+    add_request(core)
+    with pytest.raises(AssertionError, match="the worker has none to show"):
+        while len(worker.masks) < 3:
+            core.step_with_batch_queue()
+            worker.finish()
+    # The prompt's step, which has no drafts.
+    assert len(worker.masks) == 1

@@ -74,14 +74,22 @@ class EndIsLast(EndInDelta):
         return input_ids[-1] == END
 
 
-class EndBehindMark(EndInDelta):
-    """A parser with a state: reasoning ends with the token behind END."""
+class Uncopyable:
+    def __deepcopy__(self, memo):
+        raise AssertionError("The tokenizer must be shared.")
 
-    marked = False
+
+class EndAfterMark(EndInDelta):
+    """A stateful parser: reasoning ends with the token after END. Its state is an
+    object of its own, and it has a tokenizer like every parser."""
+
+    def __init__(self) -> None:
+        self.model_tokenizer = self.vocab = Uncopyable()
+        self.marks = [False]
 
     def is_reasoning_end_streaming(self, input_ids, delta_ids) -> bool:
-        ended, self.marked = self.marked, END in delta_ids
-        return ended
+        self.marks.append(END in delta_ids)
+        return self.marks.pop(0)
 
 
 @pytest.fixture(params=[EndInDelta, EndIsLast])
@@ -198,13 +206,23 @@ def test_end_as_the_last_token_of_a_step(scheduler: Scheduler):
     assert masks(scheduler, output) == ANSWER[:1]
 
 
-def test_drafts_leave_the_state_of_a_parser_alone(scheduler: Scheduler):
-    parser = EndBehindMark()
+@pytest.mark.parametrize(
+    "drafts, expected",
+    [
+        ([THINK, END, THINK, ANSWER[0]], [ANYTHING] * 3 + ANSWER[:2]),
+        # The copy is left in another state than the parser.
+        ([THINK, THINK, THINK, END], [ANYTHING] * 5),
+    ],
+)
+def test_drafts_leave_the_state_of_a_parser_alone(
+    scheduler: Scheduler, drafts: list[int], expected: list[int]
+):
+    parser = EndAfterMark()
     scheduler.structured_output_manager.reasoner = parser
     add_request(scheduler)
-    output = step_with_drafts(scheduler, [THINK, END, THINK, ANSWER[0]])
-    assert masks(scheduler, output) == [ANYTHING] * 3 + ANSWER[:2]
-    assert not parser.marked
+    output = step_with_drafts(scheduler, drafts)
+    assert masks(scheduler, output) == expected
+    assert parser.marks == [False]
 
 
 def test_history_is_seen_as_it_was(scheduler: Scheduler, monkeypatch):

@@ -188,7 +188,7 @@ def make_runner(max_num_reqs: int, use_async: bool) -> GPUModelRunner:
         kernel_block_sizes=[16],
     )
     runner.discard_request_mask = SimpleNamespace(np=np.zeros(max_num_reqs, dtype=bool))
-    runner.sampled_token_ids_pinned_cpu = SampledTokensBuffer(
+    runner.sampled_tokens_buffer = SampledTokensBuffer(
         max_num_reqs, 1 + MAX_SPEC_TOKENS, pin_memory=False
     )
     runner.transfer_event = SimpleNamespace(
@@ -451,6 +451,19 @@ def test_first_rank_takes_tokens_from_scheduler(first_rank):
     runner._update_states(schedule(runner, {"one": 6, "many": 8, "chunk": 4}, []))
     np.testing.assert_array_equal(runner.input_batch.token_ids_cpu, expected)
     assert runner.input_batch.num_tokens_no_spec.tolist() == [6, 8, 4, 0]
+
+
+def test_replaced_output_list_is_noticed(first_rank):
+    """Bookkeeping extends the lists held by the input batch, so a request that
+    got another list would silently stop seeing its own tokens."""
+    runner = make_first_rank_runner(use_async=False)
+    add_request(runner, "req", 5, 0)
+    runner._update_states(schedule(runner, {"req": 5}, [[41]]))
+
+    request = runner.requests["req"]
+    request.output_token_ids = request.output_token_ids.copy()
+    with pytest.raises(AssertionError, match="req: output_token_ids was replaced"):
+        runner._update_states(schedule(runner, {"req": 6}, [[42]]))
 
 
 def test_first_rank_receives_tokens_from_last_rank(first_rank, monkeypatch):

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
 """The token writer against a plain loop over the rows."""
 
+import mmap
 import sys
 from dataclasses import dataclass, field
 
@@ -170,7 +171,7 @@ def test_row_too_long(make_writer, bad_row: int, width: int):
             writer.append_placeholders(batch, 6, discard)
         assert_same(batch, before)
 
-    # The same tokens are no fault if they are dropped, or if there are none.
+    # No error if the row's tokens are dropped, or if it has none.
     discard[bad_row] = True
     writer.append(batch.copy(), sampled.copy(), discard, VOCAB_SIZE)
     discard[bad_row] = False
@@ -197,7 +198,7 @@ def test_row_filled_to_the_end(make_writer):
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
 def test_no_write_outside_of_the_arrays(make_writer, width: int):
-    """Not even by the lanes of a vector that hold no token."""
+    """Nor by columns that hold no token."""
     writer = make_writer(2, MAX_MODEL_LEN)
     batch = make_batch(np.random.default_rng(0), 4, width)
     expected = batch.copy()
@@ -238,11 +239,10 @@ def test_more_rows_than_the_batch(make_writer):
         writer.append(batch, np.zeros((3, 1), dtype=np.int32), np.zeros(3, dtype=bool))
 
 
-def test_real_input_batch():
-    """Types and layouts of the arrays are those of InputBatch."""
-    input_batch = InputBatch(
+def make_input_batch(max_model_len: int) -> InputBatch:
+    return InputBatch(
         max_num_reqs=4,
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         max_num_batched_tokens=64,
         device=torch.device("cpu"),
         pin_memory=False,
@@ -250,6 +250,11 @@ def test_real_input_batch():
         block_sizes=[16],
         kernel_block_sizes=[16],
     )
+
+
+def test_real_input_batch():
+    """Types and layouts of the arrays are those of InputBatch."""
+    input_batch = make_input_batch(MAX_MODEL_LEN)
     for i in range(3):
         input_batch.add_request(
             CachedRequestState(
@@ -284,9 +289,26 @@ def test_real_input_batch():
     np.testing.assert_array_equal(flags.numpy(), input_batch.is_token_ids)
 
 
-def test_compiled_when_made():
-    """Nothing is left to compile for the first request, and nothing is kept
-    on disk (the folder of an installed package may not be writable)."""
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_input_batch_is_zeroed_lazily():
+    """Creating the batch touches none of the rows' pages."""
+
+    def resident_bytes() -> int:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * mmap.PAGESIZE
+
+    before = resident_bytes()
+    input_batch = make_input_batch(max_model_len=1 << 22)
+    grown = resident_bytes() - before
+
+    arrays = (input_batch.token_ids_cpu, input_batch.is_token_ids)
+    assert not any(array[:, ::4096].any() for array in arrays)
+    assert grown < sum(array.nbytes for array in arrays) / 4
+
+
+def test_compiled_when_created():
+    """Nothing is left to compile for the first request, and nothing is cached
+    on disk (the folder of an installed package may be read-only)."""
     pytest.importorskip("numba")
     writer = TokenWriter(2, MAX_MODEL_LEN)
     compiled = writer._append_rows
@@ -304,6 +326,17 @@ def test_compiled_when_made():
 
 def test_without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
+    get_append_rows.cache_clear()
+    try:
+        assert get_append_rows() is append_rows_numpy
+    finally:
+        get_append_rows.cache_clear()
+
+
+def test_without_jit(monkeypatch):
+    """NUMBA_DISABLE_JIT turns the compiler off, it does not uninstall it."""
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     get_append_rows.cache_clear()
     try:
         assert get_append_rows() is append_rows_numpy

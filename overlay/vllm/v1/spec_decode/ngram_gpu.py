@@ -8,23 +8,17 @@ from typing import NamedTuple
 import torch
 
 from vllm.config import VllmConfig
-from vllm.triton_utils import HAS_TRITON
 from vllm.utils.platform_utils import num_compute_units
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.spec_decode.ngram_gpu_kernels import max_lookup_len, ngram_lookup
 from vllm.v1.spec_decode.ngram_gpu_reference import ngram_lookup_reference
-from vllm.v1.spec_decode.token_buffer import DeviceTokenBuffer
+from vllm.v1.spec_decode.token_buffer import DeviceTokenBuffer, default_use_triton
 
 # The tensors that `propose` returns are reused after this many calls. Copies
 # to the host run on streams of their own and may lag behind: with one step in
 # flight while the next is prepared, the results of two steps can be on their
 # way when a third is proposed.
 NUM_OUTPUT_SETS = 3
-
-
-def default_use_triton(device: torch.device) -> bool:
-    """Whether the kernels run on `device`, rather than the PyTorch reference."""
-    return HAS_TRITON and device.type != "cpu"
 
 
 class NgramDrafts(NamedTuple):

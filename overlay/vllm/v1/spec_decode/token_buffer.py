@@ -43,6 +43,11 @@ BYTES_PER_SLOT = 4
 SCATTER_BLOCK = 128
 
 
+def default_use_triton(device: torch.device) -> bool:
+    """Whether the kernels run on `device`, rather than their PyTorch versions."""
+    return HAS_TRITON and device.type != "cpu"
+
+
 class SeedRow(NamedTuple):
     """Tokens of one request whose KV this worker did not compute itself.
 
@@ -210,7 +215,7 @@ class DeviceTokenBuffer:
         assert self.num_slots < 2**31, f"{self.num_slots} KV slots"
         self.device = device
         self.use_triton = (
-            HAS_TRITON and device.type != "cpu" if use_triton is None else use_triton
+            default_use_triton(device) if use_triton is None else use_triton
         )
         self.pin_memory = is_pin_memory_available()
         # The extra element takes the writes of padding where there is no

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
-"""What is left to do in Python once TokenWriter has updated the arrays.
+"""The part of the bookkeeping that stays in Python.
 
-The tokens of each request also go to its own output list, and to the step's
-output as lists. These helpers make each list once, in one pass over the rows.
+TokenWriter updates the arrays. Each request's own output list, and the lists of
+tokens in the step's output, are built here, each once in one pass over the rows.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ def extend_outputs(
 
     Args:
         outputs: Output token ids of the request of each row, extended.
-        sampled_token_ids: [num_rows, width] int32, the tokens of each row at
-            its front, as TokenWriter.append leaves them.
+        sampled_token_ids: [num_rows, width] int32, each row starting with its
+            valid tokens, as compacted by TokenWriter.append.
         num_new_tokens: [num_rows] int32, number of tokens of each row.
         discarded_rows: Indices of the rows whose tokens are dropped.
 
@@ -78,7 +78,7 @@ def index_sampled_requests(
         discarded_rows: Indices of the rows whose tokens are dropped.
 
     Returns:
-        A new dict, which later moves in the batch do not change.
+        A new dict, unaffected by later moves in the batch.
     """
     index = req_id_to_index.copy()
     for row in discarded_rows:

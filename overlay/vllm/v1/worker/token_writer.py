@@ -3,9 +3,9 @@
 """Appends the tokens sampled in a step to the rows of the input batch.
 
 One call writes the token ids, the `is_token_ids` flags and the new lengths of
-every row, straight from the padded array that the device hands back. The call
-is compiled by numba when the writer is made; NumPy stands in where numba is
-not installed.
+every row, straight from the padded array copied from the device. Numba compiles
+the call when the writer is created; NumPy is used where numba is not installed
+or its compiler is turned off (NUMBA_DISABLE_JIT).
 """
 
 import functools
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-# Marks a column that holds no token (see RejectionSampler), and stands for the
-# tokens that async scheduling has not brought to the host yet.
+# Marks a rejected column in the output of RejectionSampler, and takes the place
+# of tokens that have not reached the host yet under async scheduling.
 PLACEHOLDER_TOKEN_ID = -1
 
 # Below this many cells the plain loop beats NumPy's fixed cost per call.
@@ -40,26 +40,27 @@ def append_rows(
     num_tokens: np.ndarray,
     num_new_tokens: np.ndarray,
 ) -> int:
-    """Append each row's sampled tokens behind its last token.
+    """Append each row's sampled tokens after its last token.
 
-    All rows are checked before the first one is written, so that an error
-    leaves the batch as it was. Written for numba; runs as plain Python too.
+    All rows are checked before the first one is written, so an error leaves
+    the batch unchanged. Compiled by numba, see `get_append_rows`.
 
     Args:
         sampled: [num_rows, width] int32. Row i belongs to batch row i. Each
-            row's tokens are moved to its front (the rest is left undefined).
+            row is compacted in place: its valid tokens move to the front, the
+            remaining cells are undefined afterwards.
         discard: [>= num_rows] bool, true where the row's tokens are dropped.
-        vocab_size: Cells that hold PLACEHOLDER_TOKEN_ID or an id that is not
-            below this one are skipped. Negative: every cell is a token.
-        max_model_len: Largest number of tokens that a row may have.
+        vocab_size: PLACEHOLDER_TOKEN_ID and ids >= vocab_size are skipped.
+            If negative, every cell is a token.
+        max_model_len: Maximum number of tokens per row.
         token_ids: [max_num_reqs, row_len] int32, updated.
         is_token_ids: [max_num_reqs, row_len] bool, updated.
         num_tokens: [max_num_reqs] int32, length of each row, updated.
         num_new_tokens: [>= num_rows] int32, out: tokens appended to each row.
 
     Returns:
-        -1, or the first row that would pass max_model_len; then nothing but
-        the scratch arrays (sampled, num_new_tokens) was written.
+        -1, or the first row that would exceed max_model_len, in which case
+        only num_new_tokens was written.
     """
     num_rows, width = sampled.shape
     # A write must never reach the next row.
@@ -85,7 +86,7 @@ def append_rows(
         k = 0
         while k < num_new:
             token_id = sampled[i, j]
-            # What is no token is overwritten by the token after it.
+            # Invalid ids are overwritten by the next valid one.
             token_ids[i, start + k] = token_id
             is_token_ids[i, start + k] = True
             if j != k:
@@ -106,7 +107,7 @@ def append_rows_numpy(
     num_tokens: np.ndarray,
     num_new_tokens: np.ndarray,
 ) -> int:
-    """`append_rows` without a compiler: the same arguments and results."""
+    """`append_rows` without a compiler, same arguments and results."""
     if sampled.size <= _MAX_CELLS_PLAIN_LOOP:
         return append_rows(
             sampled,
@@ -145,27 +146,45 @@ def append_rows_numpy(
 
 @functools.cache
 def get_append_rows() -> Callable[..., int]:
-    """Return `append_rows`, compiled (once per process) if numba is there.
-
-    numba compiles at the import of `token_writer_numba`, so here and not on the
-    first request.
-    """
+    """Return `append_rows`, compiled once per process if numba can compile."""
     try:
-        import numba  # noqa: F401
+        import numba
+        from numba import types
     except ImportError:
-        logger.info("numba is not available, sampled tokens are written by NumPy.")
+        logger.info_once("numba is not installed, using NumPy to write sampled tokens.")
         return append_rows_numpy
-    from vllm.v1.worker.token_writer_numba import append_rows_compiled
+    if numba.config.DISABLE_JIT:
+        logger.info_once(
+            "NUMBA_DISABLE_JIT is set, using NumPy to write sampled tokens."
+        )
+        return append_rows_numpy
 
-    return append_rows_compiled
+    # The explicit signature compiles the function here rather than on the first
+    # request. It isn't cached on disk: the install folder may be read-only.
+    signature = types.int64(
+        types.int32[:, ::1],  # sampled
+        types.boolean[::1],  # discard
+        types.int32,  # vocab_size
+        types.int64,  # max_model_len
+        types.int32[:, ::1],  # token_ids
+        types.boolean[:, ::1],  # is_token_ids
+        types.int32[::1],  # num_tokens
+        types.int32[::1],  # num_new_tokens
+    )
+    # Unsigned indices avoid numba's wraparound checks.
+    local_types = {
+        **dict.fromkeys(("i", "j", "k", "start"), types.uint64),
+        "num_new": types.int32,
+    }
+    return numba.njit(signature, locals=local_types)(append_rows)
 
 
 class SampledTokensBuffer:
     """Host memory for the sampled tokens of a step.
 
     Args:
-        max_num_reqs: Largest number of rows.
-        max_width: Largest number of tokens per row.
+        max_num_reqs: Maximum number of rows.
+        max_width: Maximum number of tokens per row.
         pin_memory: Whether to pin the memory for copies from the device.
     """
 
@@ -176,7 +195,7 @@ class SampledTokensBuffer:
             device="cpu",
             pin_memory=pin_memory,
         )
-        # One memory, with rows of each width that are contiguous.
+        # All widths share the memory, and each view is contiguous.
         tensors = [
             flat[: max_num_reqs * width].view(max_num_reqs, width)
             for width in range(1, max_width + 1)
@@ -192,7 +211,7 @@ class SampledTokensBuffer:
         """
         num_rows, width = shape
         views = self._last_views[width - 1]
-        # Most steps have as many rows as the one before, and making a view
+        # Most steps have as many rows as the previous one, and creating a view
         # takes as long as the copy.
         if views[1].shape[0] != num_rows:
             tensor, array = self._full_views[width - 1]
@@ -204,11 +223,11 @@ class SampledTokensBuffer:
 class TokenWriter:
     """Appends a step's tokens to the input batch, all rows in one call.
 
-    Making one compiles the call, so make it when the worker starts.
+    The constructor compiles the call, so create the writer at startup.
 
     Args:
         max_num_reqs: Number of rows of the input batch.
-        max_model_len: Largest number of tokens that a request may have.
+        max_model_len: Maximum number of tokens per request.
     """
 
     def __init__(self, max_num_reqs: int, max_model_len: int) -> None:
@@ -229,22 +248,27 @@ class TokenWriter:
     ) -> np.ndarray:
         """Append sampled tokens to the rows of the batch.
 
+        NOTE: `sampled_token_ids` is compacted in place, so the columns no
+        longer line up with the logprobs afterwards. Anything that needs the
+        original columns (e.g. `RejectionSampler.parse_logprobs`) has to read
+        them before this call.
+
         Args:
             input_batch: The batch to update.
             sampled_token_ids: [num_rows, width] int32 on the host, row i for
-                batch row i. Its rows come back with the tokens at the front.
+                batch row i. On return, each row starts with its valid tokens.
             discard_mask: [>= num_rows] bool, rows whose tokens are dropped.
-            vocab_size: If set, skip placeholders and ids outside of it (the
-                output of the rejection sampler); else take every cell.
+            vocab_size: If set, placeholders and ids outside of the vocabulary
+                are skipped (the output of the rejection sampler).
 
         Returns:
             [num_rows] int32, number of tokens appended to each row. Valid
             until the next call.
 
         Raises:
-            AssertionError: A row would pass max_model_len. Nothing was
-                written to the batch.
-            ValueError: There are more rows than the batch has.
+            AssertionError: A row would exceed max_model_len. The batch is
+                left unchanged.
+            ValueError: There are more sampled rows than batch rows.
         """
         num_rows = sampled_token_ids.shape[0]
         if num_rows > self.max_num_reqs:
@@ -280,7 +304,7 @@ class TokenWriter:
             discard_mask: [>= num_rows] bool, rows that are left alone.
 
         Raises:
-            AssertionError: A row would pass max_model_len. Nothing was
-                written to the batch.
+            AssertionError: A row would exceed max_model_len. The batch is
+                left unchanged.
         """
         self.append(input_batch, self._placeholders[:num_rows], discard_mask)

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, paths, files, locks; knows nothing of vLLM."""

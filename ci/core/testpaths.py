@@ -1,0 +1,42 @@
+"""Where a line's tests lie, and where their runs leave what they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TestPaths:
+    """Folders that the tests are run from and to.
+
+    Attributes:
+        root: the checkout's, which tests are named from.
+        requirements: holds requirements.txt and constraints.txt.
+        support: the packages that tests import beside the wheel.
+        upstream: holds selection.toml and baseline.json.
+        engine: the engine's tests.
+        build: for what is made; may be deleted at any time.
+        downloads: verified inputs.
+        dist: built wheels.
+    """
+
+    __test__ = False  # no test class of pytest's
+
+    root: Path
+    requirements: Path
+    support: Path
+    upstream: Path
+    engine: Path
+    build: Path
+    downloads: Path
+    dist: Path
+
+    @property
+    def envs(self) -> Path:
+        return self.build / "envs"
+
+    @property
+    def runs(self) -> Path:
+        """Logs, trees and figures of test runs."""
+        return self.build / "tests"

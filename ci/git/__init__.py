@@ -1,0 +1,1 @@
+"""The one wrapper around git, and what is read from and written to its object stores."""

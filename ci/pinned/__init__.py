@@ -1,0 +1,1 @@
+"""The pinned vLLM: which files stand for it, and how they are had and verified."""

@@ -1,0 +1,216 @@
+"""Where the pin's files come from. The only room that downloads.
+
+`fetch_artifact` brings a file of the pin into the downloads folder and answers
+for its sha256: from an index, or from a file or folder that the user gave. A
+file gets its name only when it is whole and verified; what breaks off is begun
+anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.core.cache import is_noted, note, sha256_of
+from ci.core.errors import Fault
+from ci.core.progress import say
+from ci.pinned.indexes import Indexes, indexes, without_secrets
+from ci.pinned.pin import Artifact
+
+if TYPE_CHECKING:
+    from ci.pinned.download import Client
+
+Show = Callable[[str], None]
+
+INDEX = "index"
+"""The `--source` that goes back to the sdist from the package index."""
+_ELSEWHERE = "use another index, or give the file: --source PATH"
+
+
+def source_word(word: str) -> str:
+    """The type of every `--source` option: a shell variable that is not set is no source."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("is empty: give a file, a folder or a git repository")
+    return word
+
+
+def fetch_artifact(
+    downloads: Path, artifact: Artifact, source: str | None = None, show: Show = say
+) -> Path:
+    """The pin's file, verified, in the downloads folder; fetched if it is not there.
+
+    Args:
+        source: the file itself, or a folder that holds it; None asks the
+            package indexes that pip and uv are set to use.
+
+    Raises:
+        Fault: it cannot be had, or is not what the pin says.
+    """
+    target = downloads / artifact.file
+    given = None if source in (None, INDEX) else _given_file(Path(str(source)), artifact)
+    if _is_good(target, artifact):
+        return target
+    if given is None and target.is_file():
+        show(
+            f"{target} is not the file that the pin names (expected sha256 {artifact.sha256}, "
+            f"got {sha256_of(target)}); fetching it"
+        )
+    from filelock import FileLock
+
+    downloads.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.with_name(f".{target.name}.lock")):
+        if given is not None:
+            _copy(given, target, artifact, show)
+        elif not _is_good(target, artifact):
+            _download(target, artifact, show)
+    return target
+
+
+def _is_good(path: Path, artifact: Artifact) -> bool:
+    """Whether `path` is the artifact; read only if it changed since the last time."""
+    if is_noted(path, artifact.sha256) and path.stat().st_size == artifact.size:
+        return True
+    if not path.is_file() or sha256_of(path) != artifact.sha256:
+        return False
+    _verify(path, str(path), artifact, "")
+    note(path, artifact.sha256, artifact.sha256)
+    return True
+
+
+def _verify(path: Path, where: str, artifact: Artifact, todo: str) -> None:
+    """Compare a file with the pin.
+
+    Raises:
+        Fault: its content is another, or the size in the pin is wrong.
+    """
+    got, size = sha256_of(path), path.stat().st_size
+    if got != artifact.sha256:
+        raise _wrong(where, artifact, got, todo)
+    if size != artifact.size:
+        raise Fault(
+            f"the pin says size {artifact.size} for {artifact.file}, "
+            f"but the file with its sha256 has {size} bytes",
+            todo="correct its size in the pin",
+        )
+
+
+def _wrong(where: str, artifact: Artifact, got: str, todo: str) -> Fault:
+    return Fault(
+        f"{artifact.file} from {where} is not the pinned file: "
+        f"expected sha256 {artifact.sha256}, got {got}",
+        todo=todo,
+    )
+
+
+def _given_file(path: Path, artifact: Artifact) -> Path:
+    """The artifact's file at a path that the user gave, checked."""
+    file = path / artifact.file if path.is_dir() else path
+    if not file.is_file():
+        raise Fault(f"{file} is not there", todo=f"give the path of {artifact.file}")
+    _verify(file, str(file), artifact, "give the file that the pin names")
+    return file
+
+
+def _copy(given: Path, target: Path, artifact: Artifact, show: Show) -> None:
+    show(f"copying {given}")
+    part = _part(target)
+    shutil.copyfile(given, part)
+    _put(part, target, artifact)
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
+def _put(part: Path, target: Path, artifact: Artifact) -> None:
+    """Give a verified file its name."""
+    part.replace(target)
+    note(target, artifact.sha256, artifact.sha256)
+
+
+def _download(target: Path, artifact: Artifact, show: Show) -> None:
+    """Fetch from the first place that has it; tell of all if none has."""
+    settings = indexes()
+    for folder in settings.folders:
+        if (folder / artifact.file).is_file():
+            _copy(_given_file(folder, artifact), target, artifact, show)
+            return
+    _need_space(target, artifact)
+    from ci.pinned.download import Client
+
+    part = _part(target)
+    try:
+        with closing(Client(settings)) as client:
+            _first_good(client, part, artifact, show)
+        _put(part, target, artifact)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _first_good(client: Client, part: Path, artifact: Artifact, show: Show) -> None:
+    """Download the artifact from the first index that gives it.
+
+    Raises:
+        Fault: none does.
+    """
+    from ci.pinned.download import Unreachable
+
+    refused: list[Fault] = []
+    for package in client.files(artifact.project):
+        if package.filename != artifact.file:
+            continue
+        where = without_secrets(package.url)
+        listed = package.digests.get("sha256", artifact.sha256)
+        if listed != artifact.sha256:
+            refused.append(_wrong(where, artifact, listed, _ELSEWHERE))
+            continue
+        show(f"downloading {artifact.file} ({_megabytes(artifact.size)})")
+        try:
+            client.save(package.url, part, artifact)
+            return _verify(part, where, artifact, _ELSEWHERE)
+        except Unreachable as failure:
+            client.failures.append(failure)
+        except Fault as fault:
+            refused.append(fault)
+    raise _not_had(artifact, client.settings, client.failures, refused)
+
+
+def _not_had(
+    artifact: Artifact, settings: Indexes, failures: Sequence[Exception], refused: Sequence[Fault]
+) -> Fault:
+    """Why no index gave the file: a wrong file first, then no answer, then no file."""
+    if refused:
+        more = tuple(str(other) for other in [*refused[1:], *failures])
+        return Fault(refused[0].what, todo=refused[0].todo, details=more)
+    if failures:
+        silent = any(getattr(failure, "network", False) for failure in failures)
+        return Fault(
+            f"{'no network: ' if silent else ''}{artifact.file} could not be fetched",
+            todo="connect and run it again, or give the file: --source PATH",
+            details=tuple(str(failure) for failure in failures),
+        )
+    asked = ", ".join(map(without_secrets, settings.urls))
+    why = f"is not on {asked}" if asked else "is not here, and pip or uv is set to ask no index"
+    return Fault(
+        f"{artifact.file} {why}",
+        todo=f"set PIP_INDEX_URL to an index that has it, or give the file: --source PATH "
+        f"({artifact.project}, sha256 {artifact.sha256})",
+    )
+
+
+def _need_space(target: Path, artifact: Artifact) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if free < artifact.size:
+        raise Fault(
+            f"no space for {artifact.file} in {target.parent}: "
+            f"it needs {_megabytes(artifact.size)}, {_megabytes(free)} are free",
+            todo="free some space and run it again",
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,1 @@
+"""A topic made ready to be sent upstream."""

@@ -1,0 +1,91 @@
+"""The text of a pull request: vLLM's own template, filled from patches/topics.
+
+`patches/topics/NAME.md` holds the three sections that the template asks for.
+A line `<!-- include: FILE -->` in it stands for a file beside it, so that
+measured tables are kept once, as they were written by the benchmark.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ci.core.errors import Fault
+from ci.core.layout import Layout
+
+TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
+SECTIONS = ("Purpose", "Test Plan", "Test Result")
+_INCLUDE = re.compile(r"<!-- include: (\S+) -->")
+_ASIDE = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def topic_file(layout: Layout, topic: str) -> Path:
+    """Where a topic's text lies."""
+    return layout.patches / "topics" / f"{topic}.md"
+
+
+def sections(layout: Layout, topic: str) -> dict[str, str]:
+    """The topic's sections, with its tables in place.
+
+    Raises:
+        Fault: the file or an included one is missing, or a section is
+            missing, empty or unknown.
+    """
+    path = topic_file(layout, topic)
+    where = f"patches/topics/{path.name}"
+    if not path.is_file():
+        raise Fault(
+            f"{where} is missing",
+            todo=f"write it, with the sections {', '.join(f'## {name}' for name in SECTIONS)}",
+        )
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            current = found.setdefault(line[3:].strip(), [])
+            continue
+        current += _expanded(line, path.parent, where)
+    unknown = [name for name in found if name not in SECTIONS]
+    if unknown:
+        raise Fault(
+            f"{where}: vLLM's template has no section {unknown[0]!r}",
+            todo=f"use {', '.join(SECTIONS)}; smaller headings (###) are free",
+        )
+    texts = {name: "\n".join(lines).strip() for name, lines in found.items()}
+    for name in SECTIONS:
+        if not _ASIDE.sub("", texts.get(name, "")).strip():
+            raise Fault(f"{where}: `## {name}` is missing or empty", todo="write it")
+    return texts
+
+
+def _expanded(line: str, folder: Path, where: str) -> list[str]:
+    match = _INCLUDE.fullmatch(line.strip())
+    if match is None:
+        return [line]
+    path = folder / match[1]
+    if "/" in match[1] or not path.is_file():
+        raise Fault(f"{where} includes {match[1]}, which is not beside it", todo="write it there")
+    return path.read_text("utf-8").splitlines()
+
+
+def fill(template: str, texts: dict[str, str]) -> str:
+    """vLLM's template with the sections below its headings.
+
+    Raises:
+        Fault: the template has not got one of the headings.
+    """
+    out = []
+    for line in template.splitlines():
+        if line.startswith("PLEASE FILL IN THE PR DESCRIPTION"):
+            continue  # meant for whoever fills it in
+        out.append(line)
+        name = line.removeprefix("## ").strip()
+        if line.startswith("## ") and name in texts:
+            out += ["", texts[name]]
+    missing = [name for name in SECTIONS if f"## {name}" not in out]
+    if missing:
+        raise Fault(
+            f"vLLM's {TEMPLATE} has no heading `## {missing[0]}` any more",
+            todo="see SECTIONS in ci/send/body.py",
+        )
+    return "\n".join(out) + "\n"

@@ -1,0 +1,280 @@
+"""A topic as commits of the user's: made, checked and put into a branch.
+
+Everything is made here and nothing is sent: the commands that would push the
+branch and open the pull request are printed. The commits are the user's, with
+their sign-off, as vLLM's DCO check wants it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci.core.errors import Fault, listed
+from ci.core.layout import Layout
+from ci.git.repo import Git, Identity
+from ci.git.store import open_store
+from ci.git.trees import changes, read_contents
+from ci.pinned.base import Kind, import_base
+from ci.pinned.pin import load_pin
+from ci.roll.attempt import roll
+from ci.roll.target import Targets
+from ci.send import body as prbody
+from ci.series import compose as composing
+from ci.series import resolutions
+from ci.series.base import open_base
+from ci.series.compose import BaseTree, Commit, Planned
+from ci.series.message import Message
+from ci.series.model import SeriesFiles, Topic, read_files
+from ci.series.patch import file_name
+from ci.series.topics import subset, topic_closure, topic_named, topic_patches
+from ci.testing import vllm_checks as lint
+from ci.worktree import tree as worktree
+
+CATEGORIES = (
+    "Bugfix", "CI/Build", "Doc", "Model", "Frontend", "Kernel", "Core", "Hardware", "Misc",
+)  # fmt: skip
+"""The kinds of pull requests that vLLM's contributing guide names."""
+
+_TITLE = re.compile(r"((?:\[[A-Za-z0-9][^\[\]]*\])+) \S.*")
+_SPDX = re.compile(rb"^# SPDX-License-Identifier: Apache-2\.0$", re.MULTILINE)
+_PUBLISHED = "refs/upstream/"
+_PREVIOUS = "refs/upstream-before/"
+REPOSITORY = "vllm-project/vllm"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A topic, as commits of the user's on a base.
+
+    Attributes:
+        own: the names of the topic's own patches; the others belong to topics
+            that it needs.
+        pushable: the base is a commit of vLLM's own history.
+    """
+
+    topic: Topic
+    base: BaseTree
+    planned: tuple[Planned, ...]
+    commits: tuple[Commit, ...]
+    own: frozenset[str]
+    pushable: bool
+
+    @property
+    def branch(self) -> str:
+        return f"upstream/{self.topic.name}"
+
+    @property
+    def head(self) -> str:
+        return self.commits[-1].id
+
+
+# -- who and whether ----------------------------------------------------------
+
+
+def check_title(title: str, what: str, known: Sequence[str] = ()) -> None:
+    """Refuse a title without a prefix in brackets.
+
+    Args:
+        known: prefixes of which one has to be there; with none, any will do.
+
+    Raises:
+        Fault: says what is wanted.
+    """
+    match = _TITLE.fullmatch(title)
+    words = re.findall(r"\[([^\[\]]*)\]", match[1]) if match else []
+    if not words or (known and not set(words) & set(known)):
+        listed = " ".join(f"[{word}]" for word in known or CATEGORIES)
+        raise Fault(
+            f"{what} `{title}` has no prefix that vLLM knows", todo=f"start it with one of {listed}"
+        )
+
+
+# -- making the commits -------------------------------------------------------
+
+
+def _planned(
+    layout: Layout, files: SeriesFiles, topic: str, onto: str | None, source: str | None
+) -> tuple[Git, BaseTree, tuple[Planned, ...], bool]:
+    """The topic's closure on the pin, or on another commit."""
+    pin = load_pin(layout.pin)
+    store = open_store(layout.store)
+    part = subset(files, topic_closure(files.series, topic))
+    if onto is None:
+        base = open_base(store, layout.downloads, pin, source)
+        pushable = import_base(store, layout.downloads, pin).kind is Kind.GIT
+        return store, base, tuple(composing.plan(store, base, part)), pushable
+    old = open_base(store, layout.downloads, pin)
+    if source is None:
+        raise Fault("--onto needs a git source", todo="add --source CLONE")
+    targets = Targets(layout.build / "roll", layout.downloads, store, pin)
+    target = targets.find(onto, source)
+    new = composing.read_base(store, target.commit, target.tree)
+    kept = resolutions.load(layout.patches / "resolutions")
+    rolled = roll(store, old, new, part, (pin.version, onto), kept)
+    if rolled.report.open:
+        raise Fault(
+            f"{topic} does not fit {onto} as it is",
+            todo=f"solve it first: `nox -s roll -- {onto} --source {source}`",
+            details=tuple(f"{p.file}: {p.outcome.value}" for p in rolled.report.open),
+        )
+    return store, new, rolled.planned, target.sdist is None
+
+
+def _signed(planned: Planned, who: Identity) -> Planned:
+    """The patch as the user's own, signed off."""
+    message = planned.parsed.message
+    line = f"Signed-off-by: {who.name} <{who.email}>"
+    body = f"{message.body}\n\n{line}" if message.body else line
+    parsed = replace(
+        planned.parsed,
+        message=Message(message.subject, body),
+        author=f"{who.name} <{who.email}>",
+    )
+    return replace(planned, parsed=parsed)
+
+
+def make(
+    layout: Layout, name: str, onto: str | None, source: str | None, who: Identity
+) -> tuple[Git, Exported]:
+    """Make the topic's commits in the store; nothing refers to them yet.
+
+    Args:
+        onto: a tag, branch or commit of `source` to stand on; None is the pin.
+
+    Raises:
+        Fault: no such topic, a title without a prefix, or it does not fit.
+    """
+    files = read_files(layout)
+    topic = topic_named(files.series, name)
+    own = topic_patches(files.series, topic.name)
+    if not own:
+        raise Fault(f"the topic {topic.name} has no patches", todo="there is nothing to send")
+    check_title(topic.title, f"the title of {topic.name}", CATEGORIES)
+    store, base, planned, pushable = _planned(layout, files, topic.name, onto, source)
+    names = frozenset(patch.name for patch in own)
+    if not any(one.patch.name in names for one in planned):
+        raise Fault(f"{topic.name} is upstream already", todo="there is nothing to send")
+    signed = tuple(_signed(one, who) for one in planned)
+    for one in signed:
+        check_title(one.parsed.subject, "the commit")
+    commits = composing.write(store, base, signed)
+    return store, Exported(topic, base, signed, commits, names, pushable)
+
+
+# -- checking -----------------------------------------------------------------
+
+
+def changed_files(store: Git, exported: Exported) -> dict[str, bytes]:
+    """Every file that the topic's commits add or change, with its content."""
+    raws = changes(store, exported.base.tree, exported.commits[-1].tree)
+    entries = {raw.path: raw.new for raw in raws if raw.new is not None}
+    contents = read_contents(store, entries.values())
+    return {
+        path.decode("utf-8", "surrogateescape"): contents[entry].data
+        for path, entry in entries.items()
+    }
+
+
+def check_spdx(files: dict[str, bytes]) -> None:
+    """Refuse a Python file without vLLM's licence header.
+
+    Raises:
+        Fault: lists them.
+    """
+    bare = [
+        path
+        for path, data in files.items()
+        if path.endswith(".py") and data.strip() and not _SPDX.search(data[:500])
+    ]
+    if bare:
+        raise Fault(
+            f"{len(bare)} new files have no SPDX header",
+            todo="start them with `# SPDX-License-Identifier: Apache-2.0`",
+            details=listed(bare),
+        )
+
+
+def check_exported(layout: Layout, store: Git, exported: Exported, *, thorough: bool) -> None:
+    """Hold what the topic changes to vLLM's rules, and to its checks if `thorough`."""
+    files = changed_files(store, exported)
+    base = exported.base.entries
+    check_spdx({path: data for path, data in files.items() if os.fsencode(path) not in base})
+    if thorough:
+        failed = lint.check_tree(layout.build, store, exported.commits[-1].tree, tuple(files))
+        if failed:
+            raise Fault(
+                f"vLLM's own checks fail on {exported.topic.name}: {', '.join(failed)}",
+                todo="mend what they name above",
+            )
+
+
+# -- publishing ---------------------------------------------------------------
+
+
+def publish(layout: Layout, store: Git, exported: Exported) -> str | None:
+    """Set the branch in build/vllm; the head of the export before, if there is one.
+
+    Raises:
+        Fault: there is no work tree, the branch is checked out, or has commits
+            that are not ours.
+    """
+    tree = worktree.WorkTree.of(layout)
+    state = tree.state()
+    if state is None:
+        raise Fault("there is no work tree to put the branch in", todo="run `nox -s apply`")
+    ref = f"refs/heads/{exported.branch}"
+    if state.branch == ref:
+        raise Fault(
+            f"{exported.branch} is checked out in {tree.root}",
+            todo="git switch series, there",
+        )
+    now = tree.repo.resolve(ref)
+    before = store.resolve(_PUBLISHED + exported.topic.name)
+    if now not in (None, before, exported.head):
+        raise Fault(
+            f"{exported.branch} in {tree.root} has commits of yours",
+            todo=f"give them another name: git branch -m {exported.branch} NAME, there",
+        )
+    tree.share_boundary()
+    if before not in (None, exported.head):
+        store.run("update-ref", _PREVIOUS + exported.topic.name, str(before))
+    store.run("update-ref", _PUBLISHED + exported.topic.name, exported.head)
+    tree.repo.run("update-ref", ref, exported.head)
+    return store.resolve(_PREVIOUS + exported.topic.name)
+
+
+def range_diff(store: Git, exported: Exported, before: str) -> str:
+    """What changed since the last export that was another."""
+    old_base = store.text("rev-list", "--max-parents=0", before)
+    out = store.run(
+        "range-diff",
+        "--no-color",
+        f"{old_base}..{before}",
+        f"{exported.base.commit}..{exported.head}",
+    )
+    return out.decode("utf-8", "replace")
+
+
+def mail(store: Git, exported: Exported, folder: Path) -> list[Path]:
+    """The topic's own commits as files for `git am`."""
+    form = ("--full-index", "--binary", "--no-renames", "--no-signature", "--zero-commit")
+    written: list[Path] = []
+    for one, commit in zip(exported.planned, exported.commits, strict=True):
+        if one.patch.name in exported.own:
+            data = store.run("format-patch", "-1", "-k", "--stdout", *form, commit.id)
+            written.append(folder / file_name(len(written) + 1, one.parsed.subject))
+            written[-1].write_bytes(data)
+    return written
+
+
+def topic_body(layout: Layout, store: Git, exported: Exported) -> str:
+    """The pull request's text, in the template of the vLLM that it stands on."""
+    blob = store.resolve(f"{exported.base.commit}:{prbody.TEMPLATE}")
+    if blob is None:
+        raise Fault(f"this vLLM has no {prbody.TEMPLATE}", todo="stand on another with --onto")
+    texts = prbody.sections(layout, exported.topic.name)
+    return prbody.fill(store.blob(blob).decode("utf-8"), texts)

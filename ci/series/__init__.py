@@ -1,0 +1,1 @@
+"""The patch series as data: read, checked, composed, exported and written."""

@@ -1,0 +1,1 @@
+"""Where everything stands: gathered from the other rooms, and shown."""

@@ -1,0 +1,1 @@
+"""One module a verb: parse the options, call the rooms, print."""

@@ -1,0 +1,1 @@
+"""Wheels that say which series they are, and the proof."""

@@ -1,0 +1,61 @@
+"""The series as this checkout holds it now, composed and ready to be built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ci.core.errors import Fault
+from ci.core.layout import Layout
+from ci.git.repo import Git
+from ci.pinned.pin import Pin, load_pin
+from ci.pinned.variant import Variant, machine
+from ci.series import lock as locking
+from ci.series.model import read_files
+from ci.wheel.identity import SeriesIdentity, WheelIdentity, identify
+from ci.worktree.applied import composed_head
+
+
+@dataclass(frozen=True)
+class ComposedSeries:
+    """What is built: a composed series in the store.
+
+    Attributes:
+        git: the store.
+        commit: the series' last commit.
+        tree: that commit's tree.
+    """
+
+    git: Git
+    commit: str
+    tree: str
+    pin: Pin
+    identity: SeriesIdentity
+
+    @property
+    def timestamp(self) -> int:
+        """The time that everything in the wheel carries: the last commit's."""
+        return int(self.git.text("show", "-s", "--format=%ct", self.commit))
+
+    def wheel(self, variant: Variant) -> WheelIdentity:
+        """What this machine's wheel of the series carries."""
+        return WheelIdentity(
+            self.identity, variant, self.tree, self.pin.wheel(variant.value, machine())
+        )
+
+
+def composed_series(layout: Layout) -> ComposedSeries:
+    """What the last apply composed, if the series has not changed since.
+
+    Raises:
+        Fault: it has changed, or nothing was composed yet.
+    """
+    pin = load_pin(layout.pin)
+    files = read_files(layout)
+    locking.check_inputs(locking.load_lock(layout), files, pin.base_tree)
+    head = composed_head(layout, files)
+    if head is None:
+        raise Fault(
+            "the series as it lies here has not been composed", todo="run `nox -s apply` first"
+        )
+    git = Git(layout.store)
+    return ComposedSeries(git, head, git.tree_of(head), pin, identify(pin, files))

@@ -1,0 +1,193 @@
+"""Commits of the series that were rewritten: which patch is each of them?
+
+`git commit --amend` and `git rebase -i` put new commits in the place of those
+that the series was composed as. A commit is the patch that has its id, its
+title, its very change, or its date (which a rebase keeps), in this order, and
+only where one commit and one patch alone have it in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ci.core.errors import Fault, listed
+from ci.git.repo import Git
+from ci.series.compose import Composed, Planned
+from ci.series.diff import FileDiff
+from ci.series.from_git import CommitInfo, file_diffs
+from ci.series.patch import AUTHOR
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Commits beside the patches that they are.
+
+    Attributes:
+        patches: for each commit the index of its patch; None for one that is new.
+        changed: the commits whose change is not their patch's.
+    """
+
+    patches: tuple[int | None, ...]
+    changed: frozenset[int]
+
+    def missing(self, count: int) -> list[int]:
+        """The patches, of `count`, that are no commit any more."""
+        return [index for index in range(count) if index not in self.patches]
+
+
+def match(
+    git: Git,
+    planned: Sequence[Planned],
+    composed: Composed,
+    before: Sequence[str],
+    commits: Sequence[CommitInfo],
+) -> Matched:
+    """Find the patch of each commit of a line that begins at the base.
+
+    Args:
+        before: for each commit the tree that it was made on.
+    """
+    theirs = _diffs(git, [(old, c.tree) for old, c in zip(before, commits, strict=True)])
+    ours = _diffs(git, list(pairwise(composed.trees)))
+    found: dict[int, int] = {}
+    keys: list[tuple[Sequence[Hashable], Sequence[Hashable]]] = [
+        ([c.id for c in commits], [c.id for c in composed.commits]),
+        ([c.message.subject for c in commits], [one.parsed.subject for one in planned]),
+        (theirs, ours),
+        ([c.date for c in commits], [one.parsed.date for one in planned]),
+    ]
+    for number, (left, right) in enumerate(keys):
+        # A date that other patches share says nothing, whichever of them are found.
+        whole = number == len(keys) - 1
+        for commit, patch in _pairs(left, right, found, whole=whole):
+            found[commit] = patch
+    patches = tuple(found.get(index) for index in range(len(commits)))
+    changed = frozenset(commit for commit, patch in found.items() if theirs[commit] != ours[patch])
+    return Matched(patches, changed)
+
+
+def _pairs(
+    left: Sequence[Hashable], right: Sequence[Hashable], found: dict[int, int], *, whole: bool
+) -> Iterator[tuple[int, int]]:
+    """Places of keys that are there once on both sides, leaving out what is found.
+
+    Args:
+        whole: what is found still counts towards a key's being there twice.
+    """
+    taken = set(found.values())
+    one = [i for i in range(len(left)) if whole or i not in found]
+    other = [i for i in range(len(right)) if whole or i not in taken]
+    for index in one:
+        same = [i for i in other if right[i] == left[index]]
+        alone = sum(left[i] == left[index] for i in one) == 1
+        if alone and len(same) == 1 and index not in found and same[0] not in taken:
+            yield index, same[0]
+
+
+def _diffs(git: Git, pairs: Sequence[tuple[str, str]]) -> list[Hashable]:
+    """What each step from tree to tree changes, wherever in its file it does."""
+    return [tuple(map(_change, step)) for step in file_diffs(git, pairs)]
+
+
+def _change(diff: FileDiff) -> Hashable:
+    return diff.path, diff.old_mode, diff.new_mode, tuple(hunk.lines for hunk in diff.hunks)
+
+
+def check_age(store: Git, composed: Composed, commits: Sequence[CommitInfo]) -> None:
+    """Refuse commits of an older series: taking them for rewritten ones would
+    undo what the series has become since.
+
+    Raises:
+        Fault: says how to bring the user's own over.
+    """
+    now = {commit.id for commit in composed.commits}
+    strange = [commit for commit in commits if commit.id not in now]
+    asked = "".join(f"{commit.id}\n" for commit in strange).encode()
+    rows = store.run("cat-file", "--batch-check", stdin=asked).decode().splitlines()
+    # The store holds what was composed; what the user commits is in their repository.
+    old = [commit for commit, row in zip(strange, rows, strict=True) if " commit " in row]
+    if old:
+        raise Fault(
+            f"the commits in build/vllm stand on an older series ({old[-1].message.subject})",
+            todo="bring yours over, there: "
+            f"`git rebase --onto refs/series/applied {old[-1].id[:12]}`",
+        )
+
+
+def check_missing(
+    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo], *, drop: bool
+) -> list[int]:
+    """The patches that go, if that was asked for.
+
+    Raises:
+        Fault: a patch is no commit any more, which may be meant or a slip.
+    """
+    missing = matched.missing(len(planned))
+    if missing and not drop:
+        new = [commits[i].message.subject for i, one in enumerate(matched.patches) if one is None]
+        lines = [f"not there: {planned[index].parsed.subject}" for index in missing]
+        raise Fault(
+            f"{len(missing)} of the {len(planned)} patches are none of the commits in build/vllm",
+            todo="if they are to go, `nox -s refresh -- --drop-empty`; if not, bring them back "
+            "(`git log refs/series/applied` has them, `git cherry-pick ID`), and reword a commit "
+            "that was edited too with a refresh in between",
+            details=listed([*lines, *(f"new: {subject}" for subject in new)]),
+        )
+    return missing
+
+
+def check_order(names: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """See that each patch comes after what it needs.
+
+    Args:
+        names: each patch with its needs, in the new order.
+
+    Raises:
+        Fault: names the two.
+    """
+    before: set[str] = set()
+    for name, needs in names:
+        for need in needs:
+            if need not in before:
+                raise Fault(
+                    f"{name} comes before {need}, which it needs",
+                    todo="keep their order in build/vllm, or take the need out of "
+                    "patches/series.toml and `nox -s apply -- --relock`",
+                )
+        before.add(name)
+
+
+def notes(
+    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo]
+) -> Iterator[str]:
+    """What was done to the patches, a line each."""
+    last = -1
+    for place, (commit, index) in enumerate(zip(commits, matched.patches, strict=True)):
+        if index is None:
+            yield f"{place + 1:04d} {commit.message.subject} (new)"
+            continue
+        words = []
+        if commit.message != planned[index].parsed.message:
+            words.append("reworded")
+        if place in matched.changed:
+            words.append("changed")
+        if index < last:
+            words.append("moved")
+        last = max(last, index)
+        if words:
+            yield f"{place + 1:04d} {commit.message.subject} ({', '.join(words)})"
+    for index in matched.missing(len(planned)):
+        yield f"     {planned[index].parsed.subject} (taken out)"
+
+
+def authors_note(authors: Sequence[str], kept: str = AUTHOR) -> str | None:
+    """A word on people whose names the series does not keep; None if there are none."""
+    others = list(dict.fromkeys(author for author in authors if author != kept))
+    if not others:
+        return None
+    return (
+        f"not kept as author: {', '.join(others)}: the patches are by {kept}, and whoever sends "
+        "one signs it (`nox -s upstream`); name them in the message (Based on work by …)"
+    )
