@@ -13,11 +13,15 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci import CHECKOUT
+from ci.core import toml
+from ci.core.content import show
 from ci.core.errors import Fault
 from ci.core.layout import Layout
 
@@ -133,6 +137,7 @@ _MENDABLE = {
     errno.EEXIST: ("something else is in its place", "move it away and run it again"),
     errno.ENOTDIR: ("a file is where a folder should be", "move it away and run it again"),
     errno.EISDIR: ("a folder is where a file should be", "move it away and run it again"),
+    errno.ENOTEMPTY: ("a folder is in its place", "move it away and run it again"),
     errno.EMFILE: ("too many open files", "raise the limit (ulimit -n) and run it again"),
 }
 _UNREACHABLE = {
@@ -146,21 +151,37 @@ _UNREACHABLE = {
 
 def _as_fault(error: OSError) -> Fault | None:
     """The fault that an operating system error stands for; None for a bug."""
-    where = f": {error.filename}" if error.filename else ""
     if error.errno in _MENDABLE:
         what, todo = _MENDABLE[error.errno]
+        where = f": {_at_fault(error)}" if error.filename else ""
         return Fault(what + where, todo=todo)
     if error.errno in _UNREACHABLE:
         return Fault(f"no network: {error.strerror}", todo="check the connection and run it again")
     return None
 
 
-def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, start: Path | None = None) -> int:
-    """Run one verb and hand back the exit status."""
+def _at_fault(error: OSError) -> str:
+    """The file that is in the way, which need not be the one that the system names first."""
+    # Of a move, the source is a draft of ours; where it goes is what is not as it should be.
+    path = Path(os.fsdecode(error.filename2 or error.filename))
+    if error.errno == errno.ENOTDIR:
+        steps = (*reversed(path.parents), path)
+        path = next((step for step in steps if step.exists() and not step.is_dir()), path)
+    return show(os.fsencode(path))
+
+
+def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECKOUT) -> int:
+    """Run one verb on the checkout at `root` and hand back the exit status.
+
+    By default it is the one that the running tooling is part of, wherever it
+    is run from: a checkout inside another one never acts on the outer.
+    """
 
     def run() -> int:
         verb, args = _parse(words, verbs)
-        return verb.run(Layout.find(start or Path.cwd()), args)
+        layout = Layout(root)
+        toml.load(layout.pin)  # nothing can be done without, and a pipe would never end
+        return verb.run(layout, args)
 
     return guarded(run)
 

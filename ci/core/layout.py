@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.core.errors import Fault
 from ci.core.testpaths import TestPaths
 
 
@@ -73,19 +72,4 @@ class Layout:
             build=self.build,
             downloads=self.downloads,
             dist=self.dist,
-        )
-
-    @classmethod
-    def find(cls, start: Path) -> Layout:
-        """The checkout that holds `start`.
-
-        Raises:
-            Fault: no pin.toml in `start` or any folder above it.
-        """
-        for folder in (start.absolute(), *start.absolute().parents):
-            if (folder / "pin.toml").is_file():
-                return cls(folder)
-        raise Fault(
-            f"no pin.toml in {start} or any folder above it",
-            todo="run this from a checkout of the project",
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from ci import CHECKOUT
 from ci.core import toml
 from ci.core.errors import Fault
 
-_FILE = Path(__file__).absolute().parents[2] / "pyproject.toml"
+_FILE = CHECKOUT / "pyproject.toml"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from ci import CHECKOUT
 from ci.env.venvs import Recipe, ensure
 
 _LISTED = Path(__file__).with_name("requirements.txt")
@@ -49,7 +50,7 @@ def enter() -> int:
     """
     if not any(_is_missing(requirement) for requirement in requirements()):
         return 0
-    build = Path(__file__).absolute().parents[2] / "build"
+    build = CHECKOUT / "build"
     build.mkdir(exist_ok=True)
     with (build / "bootstrap.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

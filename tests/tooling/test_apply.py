@@ -650,7 +650,7 @@ def test_an_empty_source_is_no_source(
     project: Project, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     words = [verb, "--source", ""]
-    assert main(words, start=project.root) == 1
+    assert main(words, root=project.root) == 1
     assert "argument --source: is empty" in capsys.readouterr().err
 
 

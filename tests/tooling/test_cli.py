@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci import cli
+from ci.core import files
 from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.series.model import Patch, Series, Topic, dump_series
@@ -58,10 +59,8 @@ def test_a_verb_gets_the_checkout_and_its_options(checkout: Path) -> None:
         seen.append((layout.root, args.source))
         return 0
 
-    below = checkout / "ci" / "deep"
-    below.mkdir(parents=True)
     verbs = (cli.Verb("try", "h", act, lambda p: p.add_argument("--source") and None),)
-    assert cli.main(["try", "--source", "x"], verbs, below) == 0
+    assert cli.main(["try", "--source", "x"], verbs, checkout) == 0
     assert seen == [(checkout, "x")]
 
 
@@ -127,7 +126,7 @@ def test_something_else_in_the_place_of_ours(
     make |= {"file": target.touch, "link": lambda: target.symlink_to("nowhere")}
     make[what]()
     capsys.readouterr()
-    assert cli.main(["apply"], start=project.root / "patches") == 1
+    assert cli.main(["apply"], root=project.root) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("error: ")
     assert path in told
@@ -173,7 +172,7 @@ def test_unknown_words(checkout: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_where_help_is(
     checkout: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
 ) -> None:
-    assert cli.main(words, start=checkout) == 1
+    assert cli.main(words, root=checkout) == 1
     assert says in capsys.readouterr().err
 
 
@@ -194,6 +193,55 @@ def test_words_for_another_program_are_passed_on(checkout: Path) -> None:
     assert seen == [["-k", "name", "-x"]]
 
 
-def test_outside_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(tmp_path, lambda layout, args: 0) == 1
-    assert "no pin.toml" in capsys.readouterr().err
+def test_the_checkout_is_the_one_of_the_running_tooling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from inside another checkout, and from outside of any."""
+    outer = Project.make(tmp_path / "outer", {"vllm/a.py": text("a")})
+    seen: list[Path] = []
+
+    def act(layout: Layout, args: argparse.Namespace) -> int:
+        seen.append(layout.root)
+        return 0
+
+    for place in (outer.root, tmp_path):
+        monkeypatch.chdir(place)
+        assert cli.main(["try"], (cli.Verb("try", "h", act),)) == 0
+    assert seen == [Path(__file__).resolve().parents[2]] * 2
+
+
+def test_without_a_pin_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not on the project that this one lies in either."""
+    outer = Project.make(tmp_path / "outer", {"vllm/a.py": text("a")})
+    inner = Project.make(outer.root / "inner", {"vllm/a.py": text("a")})
+    before = outer.files()
+    inner.layout.pin.unlink()
+    for verb in ("apply", "refresh", "status", "verify"):
+        assert cli.main([verb], root=inner.root) == 1
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told == "error: pin.toml is missing: restore it: git checkout -- pin.toml"
+    assert outer.files() == before
+    assert not outer.layout.store.exists()
+
+
+def test_the_file_that_is_in_the_way_is_named(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft, folder, full = checkout / "draft", checkout / "folder", checkout / "full" / "x"
+    draft.write_text("new")
+    folder.mkdir()
+    full.mkdir(parents=True)
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: draft.replace(folder), f"a folder is where a file should be: {folder}: move"),
+        (lambda: folder.rename(full.parent), f"a folder is in its place: {full.parent}: move"),
+        (lambda: folder.rename(draft), f"a file is where a folder should be: {draft}: move"),
+        (lambda: (draft / "a" / "b").mkdir(parents=True), f"folder should be: {draft}: move"),
+        (lambda: files.write_new(os.fsencode(draft), text()), f"in its place: {draft}: move"),
+    ]
+    for fail, says in cases:
+
+        def act(layout: Layout, args: argparse.Namespace, fail: Callable[[], object] = fail) -> int:
+            return 1 if fail() else 0
+
+        assert _run(checkout, act) == 1
+        assert says in capsys.readouterr().err

@@ -373,7 +373,7 @@ def test_someone_else_s_checkout_can_be_looked_at(
 
     def look() -> None:
         indexes()
-        assert main(["status"], start=one.root) == 0
+        assert main(["status"], root=one.root) == 0
 
     assert not _as_nobody(look)
     assert not (one.root / "build" / "releases.json").exists()

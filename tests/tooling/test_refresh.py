@@ -93,7 +93,7 @@ def test_a_dry_run_tells_of_other_words(
     words = "amend! [Core] Add a new file\n\n[Core] Add one file\n\nIt is needed."
     project.git("commit", "-q", "--allow-empty", "-m", words)
     for more in (["--dry-run"], []):
-        assert main(["refresh", *more], start=project.root) == 0
+        assert main(["refresh", *more], root=project.root) == 0
         out = capsys.readouterr().out
         assert out.startswith("0002 [Core] Add one file (reworded)\n")
         assert "nothing to refresh" not in out

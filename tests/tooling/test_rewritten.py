@@ -66,7 +66,7 @@ def test_a_dry_run_tells_what_was_done(
 ) -> None:
     before = project.series()
     project.git("commit", "-q", "--amend", "-m", "[Bugfix] Say thirty")
-    assert main(["refresh", "--dry-run"], start=project.root) == 0
+    assert main(["refresh", "--dry-run"], root=project.root) == 0
     assert capsys.readouterr().out == "0003 [Bugfix] Say thirty (reworded)\n"
     assert project.series() == before
 
@@ -75,7 +75,7 @@ def test_a_dry_run_tells_what_moved(project: Project, capsys: pytest.CaptureFixt
     project.git("reset", "-q", "--hard", "HEAD~3")
     project.git("cherry-pick", "refs/series/applied~1", "refs/series/applied~2")
     project.git("cherry-pick", "refs/series/applied")
-    assert main(["refresh", "--dry-run"], start=project.root) == 0
+    assert main(["refresh", "--dry-run"], root=project.root) == 0
     assert capsys.readouterr().out == "0002 [Build] Say six (moved)\n"
 
 
@@ -167,7 +167,7 @@ def test_dropped_and_squashed_commits_have_to_be_meant(
         "not there: [Bugfix] Thirty, and no going",
     )
     assert project.series() == before
-    assert main(["refresh", "--drop-empty"], start=project.root) == 0
+    assert main(["refresh", "--drop-empty"], root=project.root) == 0
     out = capsys.readouterr().out
     assert "0001 [Core] Add a new file (changed)\n     [Build] Say six (taken out)\n" in out
     assert f"removed {BUILD}\n" in out
@@ -262,7 +262,7 @@ def test_empty_commits_do_not_go_round_in_circles(
     project.git("commit", "-q", "--allow-empty", "-m", "[Misc] Nothing")
     with pytest.raises(Fault, match="nothing would be left of `\\[Misc\\] Nothing`"):
         project.refresh()
-    assert main(["refresh", "--drop-empty"], start=project.root) == 0
+    assert main(["refresh", "--drop-empty"], root=project.root) == 0
     assert "kept as refs/backup/1" in capsys.readouterr().out
     assert project.series() == before
     _settled(project)

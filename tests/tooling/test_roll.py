@@ -38,7 +38,7 @@ def _sdist(tmp_path: Path, tree: Mapping[str, Content], version: str = "0.0.2") 
 
 
 def _run(project: Project, *words: str) -> int:
-    return cli.main(["roll", *words], start=project.root)
+    return cli.main(["roll", *words], root=project.root)
 
 
 def _work(project: Project, version: str = "0.0.2") -> Path:

@@ -23,7 +23,7 @@ def _releases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _told(project: Project, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
-    assert cli.main(["status", *words], start=project.root) == 0
+    assert cli.main(["status", *words], root=project.root) == 0
     return capsys.readouterr().out
 
 
@@ -95,7 +95,7 @@ def test_rolls(project: Project, capsys: pytest.CaptureFixture[str], tmp_path: P
     conflict = {**UPSTREAM, "setup.py": text("other")}
     for version, tree in (("0.0.10", UPSTREAM), ("0.0.2", conflict)):
         (tmp_path / f"vllm-{version}.tar.gz").write_bytes(sdist_of(tree))
-        cli.main(["roll", version, "--source", str(tmp_path)], start=project.root)
+        cli.main(["roll", version, "--source", str(tmp_path)], root=project.root)
     told = _told(project, capsys, "--offline")
     assert "0.0.2: 2 clean, 1 conflict; being solved: Build-Say-six" in told
     assert told.index("0.0.2:") < told.index("0.0.10:")

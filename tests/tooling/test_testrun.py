@@ -74,13 +74,13 @@ def test_status_tells_the_last_results(
     other = Result(_outcome({"a": "failed"}), ("a: failed",))
     job = Job("engine", Path(sys.executable), (), Path(), {})
     record(kept, series, [replace(other, outcome=replace(other.outcome, job=job))])
-    assert main(["status", "--offline"], start=project.root) == 0
+    assert main(["status", "--offline"], root=project.root) == 0
     told = capsys.readouterr().out
     assert "tooling: 1 passed, 1 skipped\n" in told
     assert "engine: 1 failed, 1 failures\n" in told
     project.replace("setup.py", "setup line six", "setup line VI")
     project.refresh()
-    assert main(["status", "--offline"], start=project.root) == 0
+    assert main(["status", "--offline"], root=project.root) == 0
     assert "tooling: 1 passed, 1 skipped (of series s" in capsys.readouterr().out
 
 

@@ -71,7 +71,7 @@ def _git(where: Path, *words: str) -> str:
 
 
 def _run(project: Project, *words: str) -> int:
-    return cli.main(["upstream", "--unchecked", *words], start=project.root)
+    return cli.main(["upstream", "--unchecked", *words], root=project.root)
 
 
 def _send(project: Project, upstream: Path, topic: str = "build", *words: str) -> int:
