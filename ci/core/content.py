@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 from dataclasses import dataclass
@@ -58,6 +59,13 @@ def split_lines(data: bytes) -> list[bytes]:
     lines = data.split(b"\n")
     last = lines.pop()
     return [line + b"\n" for line in lines] + ([last] if last else [])
+
+
+def likeness(one: bytes, other: bytes) -> float:
+    """The share of lines that two files have in common, in order."""
+    if one == other:
+        return 1.0
+    return difflib.SequenceMatcher(None, split_lines(one), split_lines(other)).ratio()
 
 
 def show(data: bytes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
-from ci.core.content import SYMLINK, Content, show, split_lines
+from ci.core.content import SYMLINK, Content, likeness, show, split_lines
 from ci.git.repo import Git
 from ci.git.trees import read_contents
 from ci.roll import place as placing
@@ -235,7 +235,7 @@ class _Roll:
         elif now == content:
             one.settle(path, content, FileVerdict(name, Outcome.UPSTREAM, overlay=True, alike=1.0))
         else:
-            alike = _alike(now.data, content.data)
+            alike = likeness(now.data, content.data)
             one.settle(path, content, FileVerdict(name, Outcome.EXISTS, overlay=True, alike=alike))
             one.marked[path] = _both(self.store, now, content)
 
@@ -331,13 +331,6 @@ def _blocked(base: BaseTree, path: bytes) -> str:
     if any(name.startswith(below) for name in base.entries):
         return "is a folder there"
     return ""
-
-
-def _alike(one: bytes, other: bytes) -> float:
-    """The share of lines that two files have in common, in order."""
-    import difflib
-
-    return difflib.SequenceMatcher(None, split_lines(one), split_lines(other)).ratio()
 
 
 def _files_with(

@@ -10,7 +10,6 @@ edit is left to the user to route.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,7 @@ from ci.series.model import Patch
 from ci.series.patch import AUTHOR
 from ci.worktree import blame as linemap
 from ci.worktree.blame import Block
-
-_ALIKE = 0.5
-"""How much of a file must stay for a new one to count as the old one renamed."""
+from ci.worktree.renamed import Renames, find_renames
 
 
 @dataclass(frozen=True)
@@ -106,65 +103,50 @@ class Draft:
             target: the patch that they are meant for, None to find out.
             fallback: where to put what has no home of its own.
         """
+        owners = {path: owner for path, (owner, _) in self.overlay.items()}
         renames = self._renames(edits)
         for edit in edits:
             if edit.path in self.base:
                 self._take_upstream(edit, target, fallback)
             else:
-                self._take_overlay(edit, target, fallback, renames)
+                self._take_overlay(edit, target, fallback, renames, owners)
 
     def _say(self, what: str, home: int | None, why: str = "") -> None:
         self.routed.append(Routed(what, home, why))
 
     # -- overlay ----------------------------------------------------------------------
 
-    def _renames(self, edits: Sequence[Edit]) -> dict[bytes, list[tuple[bytes, int]]]:
-        """New path → the overlay file that it was, with its owner; several where
-        files of different patches are equally alike."""
-        gone = {e.path: e.old for e in edits if e.new is None and e.path in self.overlay}
+    def _renames(self, edits: Sequence[Edit]) -> Renames:
+        gone = {e.path: e.old for e in edits if e.old and not e.new and e.path in self.overlay}
         known = self.base | set(self.overlay)
         fresh = {e.path: e.new for e in edits if e.new and e.path not in known}
-        alike = {
-            (path, before): _likeness(old, new)
-            for path, new in fresh.items()
-            for before, old in gone.items()
-            if old
-        }
-        found: dict[bytes, list[tuple[bytes, int]]] = {}
-        for (path, before), ratio in sorted(alike.items(), key=lambda item: -item[1]):
-            if ratio < _ALIKE or path in found or before not in gone:
-                continue
-            same = [other for other in gone if alike[path, other] == ratio]
-            owned = [(other, self.overlay[other][0]) for other in same]
-            if len({owner for _, owner in owned}) == 1:
-                owned = [(before, self.overlay[before][0])]
-                del gone[before]
-            found[path] = owned
-        return found
+        return find_renames(gone, fresh, {path: self.overlay[path][0] for path in gone})
 
     def _take_overlay(
         self,
         edit: Edit,
         target: int | None,
         fallback: int | None,
-        renames: Mapping[bytes, Sequence[tuple[bytes, int]]],
+        renames: Renames,
+        owners: Mapping[bytes, int],
     ) -> None:
         name = f"overlay/{show(edit.path)}"
         if edit.new is None:
             if edit.path in self.overlay:
                 self._say(f"{name} (deleted)", self.overlay.pop(edit.path)[0])
             return
-        was = renames.get(edit.path, ())
+        before = renames.was.get(edit.path)
         if edit.path in self.overlay:
             home: int | None = self.overlay[edit.path][0]
-        elif len(was) == 1:
-            before, home = was[0]
+        elif before is not None:
+            home = owners[before]
             name += f" (was {show(before)})"
         else:
             home = target if target is not None else fallback
             name += " (new file)"
         if home is None:
-            could = ", ".join(f"{show(path)} of {self._name(owner)}" for path, owner in was)
+            doubts = renames.doubts.get(edit.path, ())
+            could = ", ".join(f"{show(old)} of {self._name(owners[old])}" for old in doubts)
             self._say(name, None, f"may have been {could}" if could else "no patch adds it yet")
             return
         self.overlay[edit.path] = (home, edit.new)
@@ -320,11 +302,3 @@ def _lines(block: Block) -> str:
     if block.old_end - block.old_start == 1:
         return f"line {block.old_end}"
     return f"lines {block.old_start + 1}-{block.old_end}"
-
-
-def _likeness(old: Content, new: Content) -> float:
-    if old.data == new.data:
-        return 1.0
-    if not (old.is_text and new.is_text):
-        return 0.0
-    return difflib.SequenceMatcher(None, split_lines(old.data), split_lines(new.data)).ratio()

@@ -11,7 +11,7 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ci.core.content import MODES, Content, show
@@ -22,6 +22,7 @@ from ci.series.compose import Composed, Planned
 from ci.series.from_git import CommitInfo, read_commits
 from ci.series.message import Message, problems
 from ci.series.model import Patch, Series, Topic
+from ci.series.patch import file_name
 from ci.worktree import rebased as rewritten
 from ci.worktree.draft import Draft, DraftPatch, Edit
 from ci.worktree.tree import State, WorkTree
@@ -146,7 +147,12 @@ def _find(draft: Draft, commit: CommitInfo, composed: Composed) -> int:
 
 
 def _new_patch(
-    draft: Draft, message: Message, date: str, topic: str | None, topics: Sequence[Topic]
+    draft: Draft,
+    message: Message,
+    date: str,
+    topic: str | None,
+    topics: Sequence[Topic],
+    needs: tuple[str, ...] = (),
 ) -> int:
     bad = problems(message)
     if bad:
@@ -164,7 +170,9 @@ def _new_patch(
             todo="name one with `-- --topic NAME`, or add a [[topic]] to patches/series.toml",
             details=tuple(known.name for known in topics),
         )
-    return draft.append(DraftPatch(Patch("", name), message, date))
+    # Its name is what other patches' `needs` may call it by, until it is written.
+    file = file_name(len(draft.patches) + 1, message.subject)
+    return draft.append(DraftPatch(Patch(file, name, needs=needs), message, date))
 
 
 def _remark(draft: Draft, target: int, commit: CommitInfo) -> None:
@@ -213,24 +221,41 @@ def _take_rewritten(
     plain = [i for i, one in enumerate(commits) if not _MARK.match(one.message.subject)]
     real = [commits[i] for i in plain]
     matched = rewritten.match(view, planned, composed, [before[i] for i in plain], real)
-    gone = rewritten.check_missing(matched, planned, real, drop=args.drop_empty)
-    dropped = {planned[index].patch.name for index in gone}
+    if not args.drop_empty:
+        rewritten.check_missing(matched, planned, real)
     homes = dict(zip(plain, matched.patches, strict=True))
+    sources = {plain[number]: index for number, index in matched.parts.items()}
+    # What stands for each patch that was taken out or split, so far.
+    instead: dict[str, list[str]] = {planned[index].patch.name: [] for index in matched.missing}
     for number, commit in enumerate(commits):
+        if number in sources:
+            source = planned[sources[number]].patch
+            needs = _needs(source, instead)
+            topic = args.topic or source.topic
+            target = _new_patch(draft, commit.message, commit.date, topic, topics, needs)
+            name = draft.patches[target].entry.name
+            instead.setdefault(source.name, [source.name]).append(name)
+            draft.take(_edits(view, before[number], commit.tree), target, None)
+            continue
         index = homes.get(number)
         if index is None:
             _take_commit(draft, view, commit, before[number], composed, args, topics)
             continue
         old = planned[index]
-        needs = tuple(need for need in old.patch.needs if need not in dropped)
-        entry = replace(old.patch, needs=needs)
+        entry = replace(old.patch, needs=_needs(old.patch, instead))
         target = draft.append(DraftPatch(entry, commit.message, old.parsed.date, old.parsed.author))
         said = len(draft.routed)
         draft.take(_edits(view, before[number], commit.tree), target, None)
         # What is its own still needs no word.
         draft.routed[said:] = [one for one in draft.routed[said:] if one.home != target]
     rewritten.check_order([(patch.entry.name, patch.entry.needs) for patch in draft.patches])
-    return list(rewritten.notes(matched, planned, real))
+    return list(rewritten.notes(matched, planned, real, args.topic))
+
+
+def _needs(patch: Patch, instead: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """What a patch needs, where others stand for some of it."""
+    names = [name for need in patch.needs for name in instead.get(need, [need])]
+    return tuple(dict.fromkeys(names))
 
 
 def _now() -> str:
@@ -273,6 +298,7 @@ def take_all(
     # What .gitignore covers counts where the user has committed or staged it.
     held = [before, tree.staged(composed.tree) or before]
     more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
+    tree.refuse_large([*seen.edited, *seen.untracked, *more])
     now = tree.write_tree(composed.tree, seen, more)
     _take_files(draft, series, _edits(view, before, now), args)
     known = {one.parsed.author for one in planned}

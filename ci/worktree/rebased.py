@@ -8,7 +8,8 @@ only where one commit and one patch alone have it in common.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,14 +28,16 @@ class Matched:
     Attributes:
         patches: for each commit the index of its patch; None for one that is new.
         changed: the commits whose change is not their patch's.
+        parts: for each new commit that was split off a patch, the index of that patch.
+        missing: the patches that are no commit any more.
+        lost: those of them that are not there in parts, line for line.
     """
 
     patches: tuple[int | None, ...]
     changed: frozenset[int]
-
-    def missing(self, count: int) -> list[int]:
-        """The patches, of `count`, that are no commit any more."""
-        return [index for index in range(count) if index not in self.patches]
+    parts: Mapping[int, int]
+    missing: tuple[int, ...]
+    lost: tuple[int, ...]
 
 
 def match(
@@ -49,8 +52,9 @@ def match(
     Args:
         before: for each commit the tree that it was made on.
     """
-    theirs = _diffs(git, [(old, c.tree) for old, c in zip(before, commits, strict=True)])
-    ours = _diffs(git, list(pairwise(composed.trees)))
+    steps = file_diffs(git, [(old, c.tree) for old, c in zip(before, commits, strict=True)])
+    series = file_diffs(git, list(pairwise(composed.trees)))
+    theirs, ours = [tuple(map(_change, s)) for s in steps], [tuple(map(_change, s)) for s in series]
     found: dict[int, int] = {}
     keys: list[tuple[Sequence[Hashable], Sequence[Hashable]]] = [
         ([c.id for c in commits], [c.id for c in composed.commits]),
@@ -65,7 +69,34 @@ def match(
             found[commit] = patch
     patches = tuple(found.get(index) for index in range(len(commits)))
     changed = frozenset(commit for commit, patch in found.items() if theirs[commit] != ours[patch])
-    return Matched(patches, changed)
+    missing = tuple(index for index in range(len(planned)) if index not in patches)
+    open_ones = {*missing, *(found[commit] for commit in changed)}
+    pieces = {i: _lines(step) for i, step in enumerate(steps) if i not in found}
+    wholes = {i: _lines(step) for i, step in enumerate(series) if i in open_ones}
+    parts = {i: of for i, lines in pieces.items() if (of := _source(lines, wholes)) is not None}
+    there = {i: Counter[Hashable]() for i in wholes}
+    for place, of in parts.items():
+        there[of] += pieces[place]
+    lost = tuple(index for index in missing if there[index] != wholes[index])
+    return Matched(patches, changed, parts, missing, lost)
+
+
+def _lines(step: Sequence[FileDiff]) -> Counter[Hashable]:
+    """What a step adds and takes away, line by line; a file that comes or goes counts, too."""
+    found: Counter[Hashable] = Counter()
+    for diff in step:
+        found.update((diff.path, line) for h in diff.hunks for line in h.lines if line[:1] != b" ")
+        if diff.old_mode != diff.new_mode:
+            found[diff.path, diff.old_mode, diff.new_mode] += 1
+    return found
+
+
+def _source(lines: Counter[Hashable], patches: Mapping[int, Counter[Hashable]]) -> int | None:
+    """The patch that most of a new commit's lines were taken from, if there is just one."""
+    shared = {index: (lines & its).total() for index, its in patches.items()}
+    most = max(shared.values(), default=0)
+    found = [index for index, count in shared.items() if count == most]
+    return found[0] if len(found) == 1 and 2 * most > lines.total() else None
 
 
 def _pairs(
@@ -86,12 +117,8 @@ def _pairs(
             yield index, same[0]
 
 
-def _diffs(git: Git, pairs: Sequence[tuple[str, str]]) -> list[Hashable]:
-    """What each step from tree to tree changes, wherever in its file it does."""
-    return [tuple(map(_change, step)) for step in file_diffs(git, pairs)]
-
-
 def _change(diff: FileDiff) -> Hashable:
+    """What a diff changes, wherever in its file it does."""
     return diff.path, diff.old_mode, diff.new_mode, tuple(hunk.lines for hunk in diff.hunks)
 
 
@@ -117,25 +144,24 @@ def check_age(store: Git, composed: Composed, commits: Sequence[CommitInfo]) -> 
 
 
 def check_missing(
-    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo], *, drop: bool
-) -> list[int]:
-    """The patches that go, if that was asked for.
+    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo]
+) -> None:
+    """Stop where a patch is no commit any more, which may be meant or a slip.
 
     Raises:
-        Fault: a patch is no commit any more, which may be meant or a slip.
+        Fault: lists what is not there, and what is new.
     """
-    missing = matched.missing(len(planned))
-    if missing and not drop:
+    if matched.lost:
         new = [commits[i].message.subject for i, one in enumerate(matched.patches) if one is None]
-        lines = [f"not there: {planned[index].parsed.subject}" for index in missing]
+        lines = [f"not there: {planned[index].parsed.subject}" for index in matched.lost]
+        count = f"{len(matched.lost)} of the {len(planned)}"
         raise Fault(
-            f"{len(missing)} of the {len(planned)} patches are none of the commits in build/vllm",
+            f"{count} patches are none of the commits in build/vllm",
             todo="if they are to go, `nox -s refresh -- --drop-empty`; if not, bring them back "
             "(`git log refs/series/applied` has them, `git cherry-pick ID`), and reword a commit "
             "that was edited too with a refresh in between",
             details=listed([*lines, *(f"new: {subject}" for subject in new)]),
         )
-    return missing
 
 
 def check_order(names: Sequence[tuple[str, Sequence[str]]]) -> None:
@@ -160,11 +186,23 @@ def check_order(names: Sequence[tuple[str, Sequence[str]]]) -> None:
 
 
 def notes(
-    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo]
+    matched: Matched, planned: Sequence[Planned], commits: Sequence[CommitInfo], topic: str | None
 ) -> Iterator[str]:
-    """What was done to the patches, a line each."""
+    """What was done to the patches, a line each.
+
+    Args:
+        topic: that of new patches, where the user names one.
+    """
     last = -1
     for place, (commit, index) in enumerate(zip(commits, matched.patches, strict=True)):
+        if place in matched.parts:
+            source = planned[matched.parts[place]]
+            needs = f", needs {', '.join(source.patch.needs)}" if source.patch.needs else ""
+            yield (
+                f"{place + 1:04d} {commit.message.subject} (split off {source.parsed.subject}: "
+                f"topic {topic or source.patch.topic}{needs})"
+            )
+            continue
         if index is None:
             yield f"{place + 1:04d} {commit.message.subject} (new)"
             continue
@@ -178,7 +216,7 @@ def notes(
         last = max(last, index)
         if words:
             yield f"{place + 1:04d} {commit.message.subject} ({', '.join(words)})"
-    for index in matched.missing(len(planned)):
+    for index in matched.missing:
         yield f"     {planned[index].parsed.subject} (taken out)"
 
 

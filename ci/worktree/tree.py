@@ -18,7 +18,9 @@ Four names say where things stand:
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -39,6 +41,10 @@ UPDATING = "refs/series/updating"
 DISCARDING = "refs/series/discarding"
 REFRESHED = "refs/series/refreshed"
 BACKUP = "refs/backup"
+
+MIB = 1 << 20
+LARGEST = 16 * MIB
+"""Sources are smaller; what is larger was left there by mistake."""
 
 _PLAIN = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--no-color")
 _UNDER_WAY = {
@@ -220,17 +226,13 @@ class WorkTree:
         `tree` or `more` name.
 
         Raises:
-            Fault: there is a repository inside.
+            Fault: there is a repository inside, or a pipe or the like.
         """
         paths = list(dict.fromkeys([*seen.edited, *seen.untracked, *more]))
         if not paths:
             return tree
-        inner = [path for path in paths if path.endswith(b"/")]
-        if inner:
-            raise Fault(
-                f"{show(inner[0])} in {self.root} is a repository of its own",
-                todo="move it away, or name it in .git/info/exclude there",
-            )
+        for path in paths:
+            self._check_file(path)
         draft = self.index.with_name("snapshot.index")
         shutil.copy2(self.index, draft)
         view = self.view(draft)
@@ -239,6 +241,36 @@ class WorkTree:
         written = view.text("write-tree")
         draft.unlink()
         return written
+
+    def _check_file(self, path: bytes) -> None:
+        """Stop where git would, with words of our own."""
+        if path.endswith(b"/"):
+            raise Fault(
+                f"{show(path)} in {self.root} is a repository of its own",
+                todo="move it away, or name it in .git/info/exclude there",
+            )
+        with suppress(FileNotFoundError, NotADirectoryError):
+            where = files.under(self.root, path)
+            mode = os.lstat(where).st_mode
+            if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+                files.refuse_special(where, mode)
+
+    def refuse_large(self, paths: Iterable[bytes]) -> None:
+        """Stop before a file that no series would hold is written into the repository.
+
+        Raises:
+            Fault: names it, and its size.
+        """
+        for path in paths:
+            size = 0
+            with suppress(FileNotFoundError, NotADirectoryError):
+                size = os.lstat(files.under(self.root, path)).st_size
+            if size > LARGEST:
+                raise Fault(
+                    f"{show(path)} in {self.root} has {size // MIB} MiB, and a series holds "
+                    f"files of up to {LARGEST // MIB}",
+                    todo="move it away, or name it in .git/info/exclude there",
+                )
 
     def staged(self, *known: str) -> str | None:
         """A tree of what is staged; None if it is one of these trees, or no tree."""

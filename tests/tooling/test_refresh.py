@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -234,6 +235,59 @@ def test_renamed_twins_of_two_patches_do_not_swap_owners(project: Project) -> No
     assert b'topic = "core"\noverlay = ["vllm/ay/__init__.py", "vllm/new.py"]' in toml
 
 
+def _twins(project: Project, *files: str, content: Content) -> None:
+    """The same files in `vllm/x` of the first patch and `vllm/y` of the second."""
+    for patch, folder in (("Say-six", "x"), ("Add-a-new-file", "y")):
+        for file in files:
+            project.write(f"vllm/{folder}/{file}", content)
+        project.refresh("--to", patch)
+
+
+def test_twins_that_were_edited_alike_do_not_swap_owners(project: Project) -> None:
+    _twins(project, "t.py", content=text("1", "2", "3", "4"))
+    project.git("mv", "vllm/x", "vllm/zx")
+    project.git("mv", "vllm/y", "vllm/ay")
+    for folder in ("zx", "ay"):
+        project.write(f"vllm/{folder}/t.py", text("1", "2", "3", folder))
+    before = project.series()
+    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+        project.refresh()
+    assert all("vllm/x/t.py of 0001" in line for line in caught.value.details)
+    assert all("vllm/y/t.py of 0002" in line for line in caught.value.details)
+    assert project.series() == before
+    project.refresh("--to", "Bugfix")
+    toml = project.series()["patches/series.toml"].data
+    assert b'"vllm/ay/t.py", "vllm/zx/t.py"]' in toml[toml.index(b"0003-") :]
+
+
+def test_a_folder_that_moved_tells_twins_apart(project: Project) -> None:
+    """Only one file of each folder has no twin, and it says where the others went."""
+    _twins(project, "__init__.py", "deep/__init__.py", content=Content(REGULAR, b""))
+    project.write("vllm/x/one.py", text("one"))
+    project.refresh("--to", "Say-six")
+    project.write("vllm/y/two.py", text("two"))
+    project.refresh("--to", "Add-a-new-file")
+    project.git("mv", "vllm/x", "vllm/zx")
+    project.git("mv", "vllm/y", "vllm/ay")
+    project.refresh()
+    toml = project.series()["patches/series.toml"].data
+    for owner, folder, file in (("0001-", "zx", "one"), ("0002-", "ay", "two")):
+        entry = toml[toml.index(owner.encode()) :].partition(b"[[patch]]")[0]
+        assert [path for path in (f"vllm/{folder}/__init__.py", f"vllm/{folder}/{file}.py",
+                f"vllm/{folder}/deep/__init__.py") if path.encode() not in entry] == []  # fmt: skip
+
+
+def test_a_file_that_was_moved_and_copied_is_asked_for(project: Project) -> None:
+    project.git("mv", "vllm/new.py", "vllm/b1.py")
+    shutil.copy(project.work / "vllm/b1.py", project.work / "vllm/b2.py")
+    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+        project.refresh()
+    why = "may have been vllm/new.py of 0002 ([Core] Add a new file)"
+    assert caught.value.details == tuple(
+        f"overlay/vllm/b{number}.py (new file): {why}" for number in (1, 2)
+    )
+
+
 def test_modes_deletions_and_comebacks(project: Project) -> None:
     project.write("vllm/gone.py", text("going"))
     (project.work / "vllm/new.py").chmod(0o755)
@@ -260,6 +314,35 @@ def test_a_by_product_of_tools_is_refused(project: Project, path: str) -> None:
     (project.work / path).unlink()
     assert project.refresh().written == ()
     assert not project.apply().changed
+
+
+@pytest.mark.parametrize("words", [(), ("--to", "2"), ("--new", "[Misc] A model")])
+def test_a_huge_file_is_refused_before_it_is_read(project: Project, words: tuple[str, ...]) -> None:
+    """Git would compress it into the repository first, and keep it there."""
+    (project.work / "model.bin").touch()
+    os.truncate(project.work / "model.bin", 200 << 20)
+    objects = sorted((project.work / ".git/objects").rglob("*"))
+    with pytest.raises(Fault, match=r"model\.bin in \S+ has 200 MiB") as caught:
+        project.refresh(*words)
+    assert "move it away, or name it in .git/info/exclude there" in caught.value.todo
+    assert sorted((project.work / ".git/objects").rglob("*")) == objects
+    (project.work / ".git/info/exclude").write_text("model.bin\n")
+    assert project.refresh().written == ()
+
+
+@pytest.mark.parametrize("path", ["setup.py", "vllm/new.py", "vllm/b.py"])
+def test_a_pipe_in_the_place_of_a_file(project: Project, path: str) -> None:
+    before = project.series()
+    project.write(path, None)
+    os.mkfifo(project.work / path)
+    for run in (project.refresh, lambda: project.apply("--discard")):
+        with pytest.raises(Fault, match=rf"{path} is not a file: move it away") as caught:
+            run()
+        assert caught.value.details == ()
+    assert project.series() == before
+    (project.work / path).unlink()
+    project.git("checkout", "--", path)
+    assert project.refresh().written == ()
 
 
 def test_nothing_left_of_a_patch(project: Project) -> None:

@@ -179,6 +179,91 @@ def test_dropped_and_squashed_commits_have_to_be_meant(
     _settled(project)
 
 
+def _needing(project: Project, number: str, need: str) -> None:
+    """Make a patch need an earlier one."""
+    toml = project.layout.series
+    head, mark, entry = toml.read_text().partition(f'file = "{number}-')
+    toml.write_text(head + mark + entry.replace("needs = []", f'needs = ["{need}"]', 1))
+    project.apply("--relock")
+
+
+def _split(project: Project, *parts: tuple[str, tuple[str, ...]]) -> None:
+    """Take the second patch apart: new commits, each of a title and files; then the third."""
+    project.git("reset", "-q", "--hard", "HEAD~2")
+    project.git("cherry-pick", "-n", "refs/series/applied~1")
+    project.git("reset", "-q")
+    for title, paths in parts:
+        project.git("add", *paths)
+        project.git("commit", "-q", "-m", title)
+    project.git("cherry-pick", "refs/series/applied")
+
+
+HALVES = (("[Core] One", ("vllm/a.py",)), ("[Core] Two", ("vllm/new.py",)))
+
+
+def _entries(project: Project) -> list[str]:
+    return project.layout.series.read_text().split("\n[[patch]]\n")[1:]
+
+
+def test_a_split_patch_keeps_topic_and_needs(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both halves are what the patch was; who needed it needs both."""
+    _needing(project, "0002", "Build-Say-six")
+    _needing(project, "0003", "Core-Add-a-new-file")
+    before = project.files()
+    _split(project, *HALVES)
+    assert main(["refresh"], root=project.root) == 0
+    off = "(split off [Core] Add a new file: topic core, needs Build-Say-six)"
+    out = capsys.readouterr().out.splitlines()
+    assert f"0002 [Core] One {off}" in out
+    assert f"0003 [Core] Two {off}" in out
+    assert "     [Core] Add a new file (taken out)" in out
+    _, one, two, last = _entries(project)
+    assert 'topic = "core"\noverlay = []\nneeds = ["Build-Say-six"]' in one
+    assert 'topic = "core"\noverlay = ["vllm/new.py"]\nneeds = ["Build-Say-six"]' in two
+    assert 'needs = ["Core-One", "Core-Two"]' in last
+    assert project.files() == before
+    _settled(project)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_part_split_off_a_patch_that_keeps_its_title(project: Project, kept: int) -> None:
+    _needing(project, "0003", "Core-Add-a-new-file")
+    parts = list(HALVES)
+    parts[kept] = ("[Core] Add a new file", parts[kept][1])
+    _split(project, *parts)
+    done = project.refresh()
+    title = parts[1 - kept][0]
+    assert f"000{3 - kept} {title} (split off [Core] Add a new file: topic core)" in done.remarks
+    assert f"000{2 + kept} [Core] Add a new file (reworded, changed)" in done.remarks
+    entries = _entries(project)
+    assert [entry.splitlines()[1] for entry in entries[1:]] == ['topic = "core"'] * 3
+    named = f'"Core-{title.split()[-1]}"'
+    assert f'needs = ["Core-Add-a-new-file", {named}]' in entries[3]
+    _settled(project)
+
+
+def test_a_named_topic_is_that_of_the_parts(project: Project) -> None:
+    _split(project, *HALVES)
+    done = project.refresh("--topic", "build")
+    assert "0002 [Core] One (split off [Core] Add a new file: topic build)" in done.remarks
+    assert [entry.splitlines()[1] for entry in _entries(project)] == [
+        'topic = "build"', 'topic = "build"', 'topic = "build"', 'topic = "core"',
+    ]  # fmt: skip
+
+
+def test_a_part_that_was_lost_in_the_split_has_to_be_meant(project: Project) -> None:
+    _split(project, HALVES[0])
+    with pytest.raises(Fault, match="1 of the 3 patches are none of the commits") as caught:
+        project.refresh()
+    assert caught.value.details == ("not there: [Core] Add a new file", "new: [Core] One")
+    project.git("clean", "-q", "-f", "vllm/new.py")
+    assert project.refresh("--drop-empty").remarks[0] == (
+        "0002 [Core] One (split off [Core] Add a new file: topic core)"
+    )
+
+
 def test_reset_to_an_earlier_patch_loses_nothing(project: Project) -> None:
     before = project.series()
     project.git("reset", "-q", "--hard", "HEAD~2")
