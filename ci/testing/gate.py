@@ -8,67 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ci.core import toml
 from ci.core.errors import Fault
 
 PASSED = "passed"
 FAILED = ("failed", "xpassed")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Upstream test files that run in one process.
-
-    Attributes:
-        why: what the series could break there.
-        files: test files, or single tests as `file::test`.
-        options: pytest's arguments beside the files.
-        variables: of the environment.
-        slow: left out unless asked for.
-    """
-
-    name: str
-    why: str
-    files: tuple[str, ...]
-    options: tuple[str, ...] = ()
-    variables: dict[str, str] = field(default_factory=dict)
-    slow: bool = False
-
-    def holds(self, node: str) -> bool:
-        """Whether a node id is of one of the files (or tests) that the group names."""
-        return any(
-            node == name or node.startswith((f"{name}::", f"{name}[")) for name in self.files
-        )
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A test that the series changes on purpose."""
-
-    test: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Selection:
-    """selection.toml: which of upstream's tests run."""
-
-    group: tuple[Group, ...]
-    accepted: tuple[Accepted, ...] = ()
-
-
-def load_selection(folder: Path) -> Selection:
-    """The selection in `folder`.
-
-    Raises:
-        Fault: it is missing or of another form.
-    """
-    return toml.read(folder / "selection.toml", Selection)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from ci.env import bootstrap
 from ci.env import venvs as environments
 from ci.env.venvs import Environment, Recipe
 from ci.testing.environment import TestEnvironment
-from ci.testing.gate import Group, Selection, load_baseline
+from ci.testing.gate import load_baseline
+from ci.testing.groups import Group, Selection, load_selection, narrow
 from ci.testing.pytest_runs import Job
 from ci.testing.selection import series_tests
 
@@ -40,6 +42,11 @@ CHECKS = (
 """What the tooling's own tests and checks need beside the tooling's libraries."""
 
 
+_TOOLING, _ENGINE = "tests/tooling", "tests/engine"
+_ENGINE_LIMIT = 3600.0
+"""Seconds that one group of the engine's tests may take."""
+
+
 class Part(enum.Enum):
     """What can be run by itself with `--part`."""
 
@@ -49,16 +56,22 @@ class Part(enum.Enum):
     ENGINE = "engine"
 
 
+_OWN = {_TOOLING: Part.TOOLING, _ENGINE: Part.ENGINE}
+"""Folders of tests that are not vLLM's."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What the user asked for.
 
     Attributes:
-        rest: args for pytest; with any, no test can be missed.
+        paths: the files, folders and tests that are wanted; none for all.
+        rest: args for pytest.
         thorough: also what is marked slow, and more examples of generated cases.
     """
 
     parts: tuple[Part, ...]
+    paths: tuple[str, ...]
     rest: tuple[str, ...]
     thorough: bool
     gpu: bool
@@ -66,7 +79,23 @@ class Wanted:
 
     @property
     def partial(self) -> bool:
-        return bool(self.rest)
+        """Whether pytest was told which tests to run, so that none can be missed."""
+        return bool(self.paths or self.rest)
+
+    @property
+    def expression(self) -> str:
+        """pytest's -k EXPR, empty if there is none."""
+        pairs = zip(("", *self.rest), self.rest, strict=False)
+        found = [
+            word if before == "-k" else word[2:]
+            for before, word in pairs
+            if before == "-k" or (word.startswith("-k") and word != "-k")
+        ]
+        return found[-1] if found else ""
+
+    def tests_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What is wanted of the files that a process would run."""
+        return narrow(names, self.paths)
 
 
 def plan(
@@ -82,18 +111,25 @@ def plan(
     if env is not None and Part.ENGINE in wanted.parts:
         planned += _engine_jobs(env, wanted)
     if env is not None and Part.UPSTREAM in wanted.parts:
-        folder = env.tree_of_tests(env.source.tree, "series")
-        tests = load_baseline(paths.upstream, env.source.pin.base_tree).tests
-        for group in selection.group:
-            if wanted.thorough or not group.slow:
-                job = upstream_job(env, group, folder, [env.support], _site(env), wanted.rest)
-                known = {test: word for test, word in tests.items() if group.holds(test)}
-                planned.append(replace(job, baseline=known))
+        planned += _upstream_jobs(env, selection, wanted)
     if env is not None and Part.OVERLAY in wanted.parts:
-        planned.append(_overlay_job(env, wanted))
-    if Part.TOOLING in wanted.parts:
-        planned.append(tooling_job(paths, wanted.rest, thorough=wanted.thorough))
+        planned += _overlay_jobs(env, wanted)
+    if Part.TOOLING in wanted.parts and (tests := wanted.tests_of([_TOOLING])):
+        planned.append(tooling_job(paths, tests, wanted.rest, thorough=wanted.thorough))
+    if not planned:
+        raise Fault("no such test in any part that is to be run", todo="widen the selection")
     return planned
+
+
+def parts_of(paths: Sequence[str]) -> tuple[Part, ...]:
+    """The parts that may hold one of the paths, all if there are none."""
+    found: set[Part] = set() if paths else set(Part)
+    for path in paths:
+        own = {part for folder, part in _OWN.items() if narrow([folder], [path])}
+        found |= own
+        if not own or path == "tests":
+            found |= {Part.UPSTREAM, Part.OVERLAY}
+    return tuple(part for part in Part if part in found)
 
 
 def checks_environment(paths: TestPaths) -> Environment:
@@ -101,14 +137,20 @@ def checks_environment(paths: TestPaths) -> Environment:
     return environments.ensure(paths.envs, Recipe("checks", (*bootstrap.requirements(), *CHECKS)))
 
 
-def tooling_job(paths: TestPaths, rest: Sequence[str] = (), *, thorough: bool = False) -> Job:
+def tooling_job(
+    paths: TestPaths,
+    tests: Sequence[str] = (_TOOLING,),
+    rest: Sequence[str] = (),
+    *,
+    thorough: bool = False,
+) -> Job:
     """The tooling's own tests, in an environment of their own."""
     variables = {**os.environ, "PYTHONPATH": str(paths.support), "PYTHONDONTWRITEBYTECODE": "1"}
     if thorough:
         variables["CI"] = "1"  # the property tests look at more examples
     # Nobody but pytest itself knows whether the user's arguments go with workers.
-    workers = () if rest else ("-n", "2")
-    args = ("-q", *workers, "tests/tooling", *rest)
+    workers = () if rest or tuple(tests) != (_TOOLING,) else ("-n", "2")
+    args = ("-q", *workers, *tests, *rest)
     return Job("tooling", checks_environment(paths).python, args, paths.root, variables)
 
 
@@ -121,6 +163,34 @@ def _threads(wanted_at_once: int) -> str:
 
 
 _PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "--show-capture=no", "--timeout=600")
+
+
+def _upstream_jobs(env: TestEnvironment, selection: Selection, wanted: Wanted) -> Iterator[Job]:
+    folder = env.tree_of_tests(env.source.tree, "series")
+    baseline = load_baseline(env.paths.upstream, env.source.pin.base_tree).tests
+    for group in selection.group:
+        tests = wanted.tests_of(group.files)
+        known = {test: word for test, word in baseline.items() if group.holds(test)}
+        if not tests or (group.slow and not (wanted.thorough or wanted.paths)):
+            continue
+        sources = [folder / name.partition("::")[0] for name in tests]
+        if may_select(wanted.expression, known, sources):
+            part = replace(group, files=tests)
+            job = upstream_job(env, part, folder, [env.support], _site(env), wanted.rest)
+            yield replace(job, baseline=known)
+
+
+def may_select(expression: str, known: Collection[str], sources: Sequence[Path]) -> bool:
+    """Whether `-k EXPRESSION` may select one of the known tests or one in the sources.
+
+    Where it has no `not`, a word of it stands in the name of what it selects, or
+    as a mark in the source.
+    """
+    words = set(re.findall(r"[^\s()]+", expression.lower()))
+    if not words or "not" in words:
+        return True
+    text = "\n".join([*known, *(path.read_text("utf-8") for path in sources)]).lower()
+    return any(word in text for word in words - {"and", "or"})
 
 
 def upstream_job(
@@ -143,7 +213,7 @@ def upstream_job(
     return Job(name, env.environment.python, args, folder, variables, vllm=vllm)
 
 
-def _overlay_job(env: TestEnvironment, wanted: Wanted) -> Job:
+def _overlay_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
     folder = env.tree_of_tests(env.source.tree, "series")
     files = series_tests(env.source)
     if not files:
@@ -154,12 +224,16 @@ def _overlay_job(env: TestEnvironment, wanted: Wanted) -> Job:
         "OMP_NUM_THREADS": _threads(wanted.at_once),
     }
     seams = () if wanted.gpu else ("-p", "upstream.seams")
-    args = (*_PYTEST, *seams, *files, *wanted.rest)
-    return Job("overlay", env.environment.python, args, folder, variables, vllm=_site(env))
+    if tests := wanted.tests_of(files):
+        args = (*_PYTEST, *seams, *tests, *wanted.rest)
+        yield Job("overlay", env.environment.python, args, folder, variables, vllm=_site(env))
 
 
-def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> list[Job]:
-    """A process per file: an ended engine's memory comes back with its process alone."""
+def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
+    """A process for each group; one for all if pytest has to search them for a few."""
+    groups = engine_groups(env.paths)
+    if any(word.startswith(("-k", "-m")) for word in wanted.rest):
+        groups = {"chosen": tuple(file for files in groups.values() for file in files)}
     root = env.paths.root
     variables = {
         **env.variables([env.support]),
@@ -167,13 +241,22 @@ def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> list[Job]:
         "OMP_NUM_THREADS": _threads(wanted.at_once),
         project().variable("FIGURES"): str((env.paths.runs / "figures").absolute()),
     }
+    # Node ids as a user writes paths, from the checkout's root.
+    settings = ("-c", f"{_ENGINE}/pytest.ini", "--rootdir", ".")
     selection = () if wanted.thorough else ("-m", "not slow")
-    planned = []
-    # The matrix, which takes longest, first.
-    files = sorted(env.paths.engine.glob("test_*.py"), key=lambda p: (p.stem != "test_matrix", p))
-    for path in files:
-        name = f"engine-{path.stem.removeprefix('test_')}"
-        file = path.relative_to(root).as_posix()
-        args = ("-q", *selection, "--timeout=900", file, *wanted.rest)
-        planned.append(Job(name, env.environment.python, args, root, variables, 3600.0, _site(env)))
-    return planned
+    for name, files in groups.items():
+        if tests := wanted.tests_of(files):
+            args = ("-q", *settings, *selection, "--timeout=900", *tests, *wanted.rest)
+            job = Job(f"engine-{name}", env.environment.python, args, root, variables)
+            yield replace(job, limit=_ENGINE_LIMIT, vllm=_site(env))
+
+
+def engine_groups(paths: TestPaths) -> dict[str, tuple[str, ...]]:
+    """The engine's test files, by the process that they share.
+
+    A file that no group names is in one more, so that none is forgotten.
+    """
+    named = {group.name: group.files for group in load_selection(paths.engine).group}
+    files = [path.relative_to(paths.root).as_posix() for path in paths.engine.glob("test_*.py")]
+    left = sorted(set(files).difference(*named.values()))
+    return named | ({"others": tuple(left)} if left else {})

@@ -59,15 +59,55 @@ class Report:
 
     Attributes:
         tests: node id -> passed, failed, skipped, xfailed or xpassed.
-        skips: node id -> why it was skipped.
+        reasons: node id -> why it was skipped or failed, where that is known.
+        running: tests that began and did not end.
         uncollected: files that could not be collected.
+        selected: how many tests were to be run.
         complete: whether pytest came to its own end.
     """
 
     tests: dict[str, str] = field(default_factory=dict)
-    skips: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    running: tuple[str, ...] = ()
     uncollected: tuple[str, ...] = ()
+    selected: int = 0
     complete: bool = False
+
+    @property
+    def skips(self) -> dict[str, str]:
+        """Node id -> why it was skipped."""
+        return {n: why for n, why in self.reasons.items() if self.tests.get(n) == "skipped"}
+
+
+@dataclass(frozen=True)
+class _Event:
+    """One line of what the process writes; each has one of the first five."""
+
+    selected: int = 0
+    uncollected: str = ""
+    begun: str = ""
+    ended: str = ""
+    complete: bool = False
+    word: str = ""
+    reason: str = ""
+
+
+def read_report(path: Path) -> Report:
+    """What a process has written so far; the last line may be half there."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+        events = [msgspec.json.decode(line, type=_Event) for line in lines]
+    except (OSError, msgspec.MsgspecError):
+        return Report()
+    ended = {event.ended: event for event in events if event.ended}
+    return Report(
+        tests={name: event.word for name, event in ended.items()},
+        reasons={name: event.reason for name, event in ended.items() if event.reason},
+        running=tuple(e.begun for e in events if e.begun and e.begun not in ended),
+        uncollected=tuple(event.uncollected for event in events if event.uncollected),
+        selected=max((event.selected for event in events), default=0),
+        complete=any(event.complete for event in events),
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +140,8 @@ class Outcome:
     @property
     def failures(self) -> tuple[str, ...]:
         """The tests that failed, one line each."""
-        return tuple(f"{test}: failed" for test, word in self.tests.items() if word in FAILED)
+        why = self.report.reasons
+        return tuple(f"{t}: {why.get(t, word)}" for t, word in self.tests.items() if word in FAILED)
 
     @property
     def ended_well(self) -> bool:
@@ -113,8 +154,12 @@ class Outcome:
         """What went wrong beside failing tests, one line each."""
         if self.ended_well:
             return ()
-        broken = tuple(f"{file}: could not be collected" for file in self.report.uncollected)
-        return broken or (f"{self.job.name}: pytest did not finish: {self.ending}",)
+        report = self.report
+        broken = tuple(f"{file}: could not be collected" for file in report.uncollected)
+        where = f", in {' and '.join(report.running)}" if report.running else ""
+        left = report.selected - len(report.tests) - len(report.running)
+        lost = f"; {left} tests of it were not run" if left > 0 else ""
+        return broken or (f"{self.job.name}: pytest did not finish: {self.ending}{where}{lost}",)
 
     @property
     def ending(self) -> str:
@@ -138,7 +183,7 @@ class _Process:
     def __init__(self, job: Job, folder: Path, live: bool) -> None:
         self.job = job
         self.log = folder / f"{job.name}.log"
-        self._report = folder / f"{job.name}.json"
+        self._report = folder / f"{job.name}.jsonl"
         self._report.unlink(missing_ok=True)
         self._start = time.monotonic()
         args = [str(job.python), "-m", "pytest", "-p", "upstream.outcomes"]
@@ -163,10 +208,7 @@ class _Process:
 
     def report(self) -> Report:
         """What it said last."""
-        try:
-            return msgspec.json.decode(self._report.read_bytes(), type=Report)
-        except (OSError, msgspec.MsgspecError):
-            return Report()
+        return read_report(self._report)
 
     def poll(self) -> Outcome | None:
         """The outcome, once it has ended or has to be."""

@@ -15,6 +15,7 @@ from ci.testing import gate
 from ci.testing import pytest_runs as jobs
 from ci.testing.environment import make_environment
 from ci.testing.gate import Baseline
+from ci.testing.groups import load_selection
 from ci.testing.plan import upstream_job
 from ci.wheel.composed import composed_series
 
@@ -34,7 +35,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     with alone(layout.build, "baseline"):
         source = composed_series(layout)
         env = make_environment(layout.tests, source, Variant.CPU)
-        selection = gate.load_selection(layout.tests.upstream)
+        selection = load_selection(layout.tests.upstream)
         groups = [g for g in selection.group if not args.group or g.name in args.group]
         if not groups:
             raise Fault(

@@ -14,10 +14,10 @@ from ci.core.runlock import alone
 from ci.pinned.pin import load_pin
 from ci.pinned.variant import Variant, gpu_visible
 from ci.series.model import read_files
-from ci.testing import gate
 from ci.testing import pytest_runs as jobs
 from ci.testing.environment import make_environment
-from ci.testing.plan import Part, Wanted, plan
+from ci.testing.groups import load_selection, split_paths
+from ci.testing.plan import Part, Wanted, parts_of, plan
 from ci.testing.results import RECORD, Result, judge, longest_first, record
 from ci.wheel.composed import composed_series
 from ci.wheel.identity import identify
@@ -46,10 +46,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 0 if every test that should pass did."""
-    parts = tuple(Part(word) for word in args.part) if args.part else tuple(Part)
-    if args.gpu:
-        parts = _gpu_parts(args.part)
-    wanted = Wanted(parts, tuple(args.rest), args.thorough, args.gpu, max(1, args.at_once))
+    paths, rest = split_paths(layout.root, args.rest)
+    named = [Part(word) for word in args.part or ()] or list(Part)
+    parts = _gpu_parts(args.part) if args.gpu else parts_of(paths)
+    parts = tuple(part for part in parts if part in named)
+    wanted = Wanted(parts, paths, rest, args.thorough, args.gpu, max(1, args.at_once))
     with alone(layout.build, "test"):
         results = _run_parts(layout, wanted)
         if not wanted.partial:
@@ -73,7 +74,7 @@ def _run_parts(layout: Layout, wanted: Wanted) -> list[Result]:
         source = composed_series(layout)
         variant = Variant.CUDA if wanted.gpu else Variant.CPU
         env = make_environment(layout.tests, source, variant)
-    selection = gate.load_selection(layout.tests.upstream)
+    selection = load_selection(layout.tests.upstream)
     planned = plan(layout.tests, env, selection, wanted)
     planned = longest_first(planned, layout.build / RECORD)
     left_out = [] if wanted.thorough else [group.name for group in selection.group if group.slow]

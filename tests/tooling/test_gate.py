@@ -11,6 +11,8 @@ from ci.core.layout import Layout
 from ci.pinned.pin import load_pin
 from ci.testing import gate
 from ci.testing.gate import Baseline, judge
+from ci.testing.groups import Accepted, load_selection
+from ci.testing.plan import engine_groups
 
 BEFORE = {"t.py::a": "passed", "t.py::b": "passed", "t.py::known": "failed", "t.py::s": "skipped"}
 
@@ -74,19 +76,19 @@ def test_a_selection(tmp_path: Path) -> None:
         '[[group]]\nname = "a"\nwhy = "w"\nfiles = ["t.py"]\nslow = true\n'
         '[[accepted]]\ntest = "t.py::x"\nwhy = "meant"\n'
     )
-    selection = gate.load_selection(tmp_path)
+    selection = load_selection(tmp_path)
     assert selection.group[0].slow
-    assert selection.accepted == (gate.Accepted("t.py::x", "meant"),)
+    assert selection.accepted == (Accepted("t.py::x", "meant"),)
     path.write_text('[[group]]\nname = "a"\n')
     with pytest.raises(
         Fault, match=r"selection\.toml: group a: object missing required field `why`"
     ):
-        gate.load_selection(tmp_path)
+        load_selection(tmp_path)
 
 
 def test_the_selection_and_baseline_of_this_project() -> None:
     layout = Layout(Path(__file__).parents[2])
-    selection = gate.load_selection(layout.tests.upstream)
+    selection = load_selection(layout.tests.upstream)
     names = [group.name for group in selection.group]
     files = [file for group in selection.group for file in group.files]
     assert len(set(names)) == len(names)
@@ -96,3 +98,11 @@ def test_the_selection_and_baseline_of_this_project() -> None:
     for group in selection.group:
         passed = [n for n, word in baseline.tests.items() if group.holds(n) and word == "passed"]
         assert passed or group.slow, group.name
+
+
+def test_every_engine_test_is_in_one_process() -> None:
+    paths = Layout(Path(__file__).parents[2]).tests
+    files = [file for group in load_selection(paths.engine).group for file in group.files]
+    there = [path.relative_to(paths.root).as_posix() for path in paths.engine.glob("test_*.py")]
+    assert sorted(files) == sorted(there)
+    assert "others" not in engine_groups(paths)

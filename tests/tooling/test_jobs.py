@@ -80,9 +80,25 @@ def test_outcomes_of_workers(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies(tmp_path: Path) -> None:
-    outcome = _run(tmp_path, "import os\ndef test_a(): os._exit(0)\ndef test_b(): pass")
+    body = """
+import os
+def test_a(): pass
+def test_b(): os.kill(os.getpid(), 11)
+def test_c(): pass
+def test_d(): pass
+"""
+    outcome = _run(tmp_path, body)
     assert not outcome.ended_well
-    assert "test_it.py::test_b" not in outcome.tests
+    assert outcome.tests == {"test_it.py::test_a": "passed"}
+    assert outcome.breakdown == (
+        "j0: pytest did not finish: killed by SIGSEGV, in test_it.py::test_b;"
+        " 2 tests of it were not run",
+    )
+
+
+def test_why_a_test_failed(tmp_path: Path) -> None:
+    outcome = _run(tmp_path, "def test_a(): raise ValueError('so\\nand so')\ndef test_b(): pass")
+    assert outcome.failures == ("test_it.py::test_a: ValueError: so",)
 
 
 def test_a_process_that_hangs(tmp_path: Path) -> None:

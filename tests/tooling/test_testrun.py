@@ -16,21 +16,21 @@ from ci.env.venvs import Environment
 from ci.pinned.pin import load_pin
 from ci.series.model import read_files
 from ci.testing import plan as planning
-from ci.testing.gate import Selection
-from ci.testing.plan import Part, Wanted
+from ci.testing.groups import Selection, narrow, split_paths
+from ci.testing.plan import Part, Wanted, may_select, parts_of
 from ci.testing.pytest_runs import Job, Outcome, Report
 from ci.testing.results import RECORD, Result, judge, longest_first, record
 from ci.verbs import test as testrun
 from ci.wheel.identity import identify
 from tests.tooling.projects import Project
 
-ALL = Wanted(tuple(Part), (), thorough=False, gpu=False, at_once=1)
+ALL = Wanted(tuple(Part), (), (), thorough=False, gpu=False, at_once=1)
 
 
 def _outcome(tests: dict[str, str], *, status: int | None = 0, complete: bool = True) -> Outcome:
     job = Job("tooling", Path(sys.executable), (), Path(), {})
     skips = {test: "needs a CUDA device" for test, word in tests.items() if word == "skipped"}
-    return Outcome(job, status, 1.0, Path("none.log"), Report(tests, skips, (), complete))
+    return Outcome(job, status, 1.0, Path("none.log"), Report(tests, skips, complete=complete))
 
 
 def test_a_gpu_is_needed_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +38,12 @@ def test_a_gpu_is_needed_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
     parser = argparse.ArgumentParser()
     testrun.options(parser)
     with pytest.raises(Fault, match="no GPU is visible"):
-        testrun.run(Layout(Path()), parser.parse_args(["--gpu"]))
+        testrun.run(Layout(Path()), parser.parse_args(["--gpu"], argparse.Namespace(rest=[])))
     with pytest.raises(Fault, match="runs the part overlay only"):
-        testrun.run(Layout(Path()), parser.parse_args(["--gpu", "--part", "engine"]))
+        testrun.run(
+            Layout(Path()),
+            parser.parse_args(["--gpu", "--part", "engine"], argparse.Namespace(rest=[])),
+        )
 
 
 def test_what_pytest_is_meant_to_get() -> None:
@@ -125,3 +128,77 @@ def test_a_thorough_run_takes_more_examples(monkeypatch: pytest.MonkeyPatch) -> 
         wanted = replace(ALL, parts=(Part.TOOLING,), thorough=thorough)
         (job,) = planning.plan(paths, None, Selection(()), wanted)
         assert ("CI" in job.env) == thorough
+
+
+def _file(root: Path, name: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_paths_are_told_from_other_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _file(tmp_path, "tests/engine/test_a.py")
+    _file(tmp_path, "overlay/tests/v1/test_b.py")
+    monkeypatch.chdir(tmp_path / "tests")
+    args = ["-k", "a/b", "engine/test_a.py::test_x[1::2]", "--ignore", "engine/test_a.py", "-x"]
+    assert split_paths(tmp_path, args) == (
+        ("tests/engine/test_a.py::test_x[1::2]",),
+        ("-k", "a/b", "--ignore", "engine/test_a.py", "-x"),
+    )
+    monkeypatch.chdir(tmp_path)
+    for word in ("overlay/tests/v1/test_b.py", "tests/v1/test_b.py"):
+        assert split_paths(tmp_path, [word]) == (("tests/v1/test_b.py",), ())
+    assert split_paths(tmp_path, [str(engine)]) == (("tests/engine/test_a.py",), ())
+    for word in ("tests/engine/test_typo.py", "../other/test_a.py"):
+        with pytest.raises(Fault, match=f"there is no {word} to test"):
+            split_paths(tmp_path, [word])
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("tests/engine/test_a.py::test_x", [Part.ENGINE]),
+        ("tests/tooling", [Part.TOOLING]),
+        ("tests/v1/test_b.py", [Part.UPSTREAM, Part.OVERLAY]),
+        ("tests/engine_of_vllm", [Part.UPSTREAM, Part.OVERLAY]),
+        ("tests", list(Part)),
+    ],
+)
+def test_a_path_selects_its_part(path: str, parts: list[Part]) -> None:
+    assert parts_of([path]) == tuple(parts)
+    assert parts_of([]) == tuple(Part)
+
+
+def test_a_process_gets_what_is_wanted_of_its_files() -> None:
+    files = ["tests/a/test_1.py", "tests/a/test_2.py::test_y"]
+    assert narrow(files, []) == tuple(files)
+    assert narrow(files, ["tests/a/"]) == tuple(files)
+    assert narrow(files, ["tests/a/test_1.py::C::t[x]"]) == ("tests/a/test_1.py::C::t[x]",)
+    assert narrow(files, ["tests/a/test_2.py"]) == ("tests/a/test_2.py::test_y",)
+    assert narrow(files, ["tests/a/test_2.py::test_z", "tests/a/test_10.py"]) == ()
+
+
+def test_what_no_wanted_part_holds(tmp_path: Path) -> None:
+    wanted = replace(ALL, parts=(Part.TOOLING,), paths=("tests/engine/test_a.py",))
+    with pytest.raises(Fault, match="no such test in any part"):
+        planning.plan(Layout(tmp_path).tests, None, Selection(()), wanted)
+
+
+def test_an_expression_skips_files_that_cannot_match(tmp_path: Path) -> None:
+    source = tmp_path / "test_a.py"
+    source.write_text("@pytest.mark.odd\ndef test_x(n): pass\n")
+    known = ["tests/test_a.py::test_x[Two-0]"]
+    for expression in ("", "two", "test_x and 0", "odd", "not test_x", "(other or X[)"):
+        assert may_select(expression, known, [source]), expression
+    assert not may_select("other or (another and more)", known, [source])
+
+
+@pytest.mark.parametrize(
+    "rest", [("-k", "a or b"), ("-x", "-ka or b"), ("-k", "c", "-k", "a or b")]
+)
+def test_the_expression_among_the_arguments(rest: tuple[str, ...]) -> None:
+    assert replace(ALL, rest=rest).expression == "a or b"
+    assert ALL.expression == ""

@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each test ended, as a JSON file: `-p upstream.outcomes --outcomes FILE`.
-
-The file is written anew after every test, so that what a crash leaves behind
-says how far the run came.
-"""
+"""How each test ended, in a file of JSON lines: `-p upstream.outcomes --outcomes FILE`."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 _WORST = ("passed", "skipped", "xfailed", "xpassed", "failed")
 """From best to worst: a test counts as its worst phase."""
-
-_EVERY = 5.0
-"""Seconds between two writes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,40 +42,52 @@ def _word(report: pytest.TestReport) -> str:
     return report.outcome
 
 
+def _reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped or failed, in one line."""
+    where = report.longrepr
+    if report.skipped and isinstance(where, tuple):
+        return str(where[2]).removeprefix("Skipped: ")
+    crash = getattr(where, "reprcrash", None)
+    lines = crash.message.splitlines() if report.failed and crash else []
+    return lines[0][:200] if lines else ""
+
+
 class Outcomes:
-    """The outcomes so far, by node id."""
+    """A line for each thing that happened, written at once.
+
+    What is not in a line when the process dies did not happen, and a test that
+    has begun and not ended is the one that it died in.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._tests: dict[str, str] = {}
-        self._skips: dict[str, str] = {}
-        self._errors: list[str] = []
-        self._written = 0.0
+        self._file = path.open("w", encoding="utf-8")
+        self._words: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        word = _word(report)
-        before = self._tests.get(report.nodeid, "passed")
-        self._tests[report.nodeid] = max(before, word, key=_WORST.index)
-        if word == "skipped" and isinstance(report.longrepr, tuple):
-            self._skips[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
-        if time.monotonic() - self._written > _EVERY:
-            self._write(complete=False)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._write(selected=len(session.items))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._errors.append(report.nodeid)
+            self._write(uncollected=report.nodeid)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write(begun=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        word = _word(report)
+        before = self._words.get(report.nodeid, "passed")
+        self._words[report.nodeid] = max(before, word, key=_WORST.index)
+        if reason := _reason(report):
+            self._reasons.setdefault(report.nodeid, reason)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        word = self._words.pop(nodeid, "failed")
+        self._write(ended=nodeid, word=word, reason=self._reasons.pop(nodeid, ""))
 
     def pytest_sessionfinish(self) -> None:
         self._write(complete=True)
 
-    def _write(self, *, complete: bool) -> None:
-        self._written = time.monotonic()
-        content = {
-            "complete": complete,
-            "uncollected": self._errors,
-            "tests": self._tests,
-            "skips": self._skips,
-        }
-        partial = self._path.with_suffix(".part")
-        partial.write_text(json.dumps(content, indent=1), "utf-8")
-        os.replace(partial, self._path)
+    def _write(self, **event: object) -> None:
+        self._file.write(json.dumps(event) + "\n")
+        self._file.flush()
