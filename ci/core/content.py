@@ -17,8 +17,15 @@ _CONFLICT = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
 
 NULL_ID = "0" * 40
 
+_REF_STEP = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+-]*(?<![.])(?<!\.lock)")
+
 _BINARY_PROBE = 8000
 """How far git looks for a NUL byte when it decides whether a file is text."""
+
+
+def may_be_ref(name: str) -> bool:
+    """Whether git takes a name as the last step of a ref, and never as an option."""
+    return _REF_STEP.fullmatch(name) is not None
 
 
 def blob_id(data: bytes) -> str:

@@ -38,7 +38,7 @@ class Target:
 
 def key_of(name: str) -> str:
     """A target's name as one for folders and refs."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "target"
+    return re.sub(r"[^A-Za-z0-9._+-]+|\.{2,}|\.lock$", "-", name).strip("._+-") or "target"
 
 
 def known_targets(rolls: Path) -> list[Target]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.core import files, toml
-from ci.core.content import Content, has_conflicts, show
+from ci.core.content import Content, has_conflicts, may_be_ref, show
 from ci.core.errors import Fault, listed
 from ci.core.layout import Layout
 
@@ -138,8 +138,10 @@ def _check_topic(topic: Topic) -> None:
     where = f"topic {topic.name}"
     if topic.state not in STATES:
         raise _wrong(where, f"has the state {topic.state}, not one of {', '.join(STATES)}")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", topic.name):
+    if not re.fullmatch(r"[a-z0-9._-]+", topic.name):
         raise _wrong(where, "should have a name of small letters, digits, `-`, `_` and `.`")
+    if not may_be_ref(topic.name):
+        raise _wrong(where, "has a name that git takes for no branch, as with `..` or `.lock`")
 
 
 def _check_patch(patch: Patch) -> None:
