@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from ci.core import project as projects
+from ci.core.cache import ensure_built
 from ci.core.errors import Fault
+from ci.env.venvs import Recipe
 from tests.tooling.projects import UPSTREAM, Project, edit, sdist_of, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,61 +37,103 @@ def _ci(project: Project, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+CHECKED = {
+    **UPSTREAM,
+    ".pre-commit-config.yaml": text(
+        "- repo: https://upstream.invalid/ruff-pre-commit",
+        "  rev: v0.1.0",
+        "- repo: https://upstream.invalid/typos",
+        "  rev: v1.2.0",
+        "  additional_dependencies: [mypy==1.1.0]",
+    ),
+}
+WHEEL = """\
+from pathlib import Path
+from ci.core.layout import Layout
+from ci.pinned.variant import Variant
+from ci.wheel import identity, sbom
+from ci.wheel.composed import composed_series
+series = composed_series(Layout(Path.cwd()))
+wheel = identity.WheelIdentity(
+    series.identity, Variant.CPU, series.tree, series.pin.wheels["cpu-x86_64"]
+)
+print(wheel.version, identity.FILE, sbom.FILE)
+print(wheel.as_json().decode(), sbom.render(wheel, series.pin, series.timestamp).decode())
+"""
+
+
+def _names() -> set[str]:
+    """What this project is called, which no other one's things may hold."""
+    own = projects.project()
+    return {own.name.lower(), own.email.lower(), own.label, "n-gram"}
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> Project:
     """A project that took ci/ as it is, with a table of its own and no patch yet."""
-    project = Project.make(tmp_path / "quiet", UPSTREAM)
+    project = Project.make(tmp_path / "quiet", CHECKED)
     shutil.copytree(ROOT / "ci", project.root / "ci", ignore=shutil.ignore_patterns("__pycache__"))
     (project.root / "pyproject.toml").write_text(TABLE)
     return project
 
 
+def _with_checks(project: Project) -> None:
+    """vLLM's checks, each of which is a program here that is content with everything."""
+    recipe = Recipe("lint", ("ruff==0.1.0", "typos==1.2.0", "mypy==1.1.0"))
+    folder = project.layout.build / "envs" / recipe.name
+
+    def make(part: Path) -> None:
+        (part / "bin").mkdir()
+        for name in ("python", "ruff", "typos"):
+            (part / "bin" / name).write_text("#!/bin/sh\n")
+            (part / "bin" / name).chmod(0o755)
+
+    ensure_built(folder, recipe.key(), make)
+
+
 def test_a_project_of_another_name(other: Project, tmp_path: Path) -> None:
-    _ci(other, "-m", "ci", "apply")
+    said = [_ci(other, "-m", "ci", "apply")]
     other.replace("vllm/a.py", "a line 5\n", "a line five\n")
     other.write("vllm/quiet.py", text("quiet = True"))
-    said = _ci(other, "-m", "ci", "refresh", "--new", "[Core] Log less")
-    assert "overlay/vllm/quiet.py" in said
+    said.append(_ci(other, "-m", "ci", "refresh", "--new", "[Core] Log less"))
+    assert "overlay/vllm/quiet.py" in said[-1]
     patch = (other.layout.patches / "0001-Core-Log-less.patch").read_text()
     assert "From: vLLM quiet logs <quiet@example.org>\n" in patch
-    assert other.git("log", "-1", "--format=%an|%ce") == "vLLM quiet logs|quiet@example.org"
+    said.append(other.git("log", "-1", "--format=fuller", "--stat", "series"))
+    assert said[-1].count("vLLM quiet logs <quiet@example.org>") == 2
 
-    check = "from ci.core.layout import Layout; from ci.series.check import check_series\n"
-    check += "from pathlib import Path; print(check_series(Layout(Path.cwd())))"
-    assert _ci(other, "-c", check) == "[]\n"
+    _with_checks(other)
+    said.append(_ci(other, "-m", "ci", "lint", "--part", "series"))
+    assert "series: ok" in said[-1] and "all checks passed" in said[-1]
 
-    told = json.loads(_ci(other, "-m", "ci", "status", "--json"))
-    assert "ngram" not in json.dumps(told)
-    version = "from ci.core.layout import Layout; from ci.pinned.pin import load_pin\n"
-    version += "from ci.pinned.variant import Variant; from ci.series.model import read_files\n"
-    version += "from ci.wheel import identity, sbom; from pathlib import Path\n"
-    version += (
-        "at = Layout(Path.cwd())\none = identity.identify(load_pin(at.pin), read_files(at))\n"
-    )
-    version += "print(one.version(Variant.CPU), identity.FILE, sbom.FILE)"
-    made = _ci(other, "-c", version)
-    assert re.fullmatch(
+    said.append(_ci(other, "-c", WHEEL))
+    assert re.match(
         r"0\.0\.1\+quiet\.s[0-9a-f]{10}\.cpu quiet_series\.json sboms/quiet-series\.cdx\.json\n",
-        made,
+        said[-1],
     )
+    assert '"quiet-series:topic"' in said[-1]
 
-    moved = {**UPSTREAM, "vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 1\n", "0\na line 1\n"))}
+    moved = {**CHECKED, "vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 1\n", "0\na line 1\n"))}
     moved["vllm/_version.py"] = text("commit_id = 'gabcdef123'")
     (tmp_path / "vllm-0.0.2.tar.gz").write_bytes(sdist_of(moved))
-    said = _ci(other, "-m", "ci", "roll", "0.0.2", "--source", str(tmp_path))
-    assert "series on vLLM 0.0.1, tried on 0.0.2" in said
-    assert "0001-Core-Log-less" in said and "ngram" not in said
+    said.append(_ci(other, "-m", "ci", "roll", "0.0.2", "--source", str(tmp_path)))
+    assert "series on vLLM 0.0.1, tried on 0.0.2" in said[-1]
+    assert "0001-Core-Log-less" in said[-1]
+
+    said.append(_ci(other, "-m", "ci", "status", "--json"))
+    assert json.loads(said[-1])
+    said.append(_ci(other, "-m", "ci", "status"))
+    said += [content.data.decode() for content in other.series().values()]
+    assert [name for name in _names() if name in "".join(said).lower()] == []
 
 
 def test_the_tooling_knows_no_project_s_name() -> None:
-    own = projects.project()
-    words = {own.name, own.email, own.label, "n-gram"}
     naming = [
         f"{path.relative_to(ROOT)}: {word}"
         for path in (*(ROOT / "ci").rglob("*"), ROOT / "noxfile.py")
         if path.is_file() and "__pycache__" not in path.parts
-        for word in words
-        if word.lower() in path.read_text("utf-8").lower()
+        for word in _names()
+        if word in path.read_text("utf-8").lower()
     ]
     assert naming == []
 
