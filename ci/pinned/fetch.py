@@ -13,16 +13,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.core.cache import is_noted, note, sha256_of
 from ci.core.errors import Fault
 from ci.core.progress import say
 from ci.pinned.indexes import Indexes, indexes, without_secrets
 from ci.pinned.pin import Artifact
-
-if TYPE_CHECKING:
-    from ci.pinned.download import Client
 
 Show = Callable[[str], None]
 
@@ -63,10 +59,8 @@ def fetch_artifact(
 
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_name(f".{target.name}.lock")):
-        if given is not None:
-            _copy(given, target, artifact, show)
-        elif not _is_good(target, artifact):
-            _download(target, artifact, show)
+        if given is not None or not _is_good(target, artifact):
+            _bring(given, target, artifact, show)
     return target
 
 
@@ -89,7 +83,7 @@ def _verify(path: Path, where: str, artifact: Artifact, todo: str) -> None:
     """
     got, size = sha256_of(path), path.stat().st_size
     if got != artifact.sha256:
-        raise _wrong(where, artifact, got, todo)
+        raise _wrong(where, artifact, f"{got} ({size} bytes, the pin says {artifact.size})", todo)
     if size != artifact.size:
         raise Fault(
             f"the pin says size {artifact.size} for {artifact.file}, "
@@ -115,68 +109,53 @@ def _given_file(path: Path, artifact: Artifact) -> Path:
     return file
 
 
-def _copy(given: Path, target: Path, artifact: Artifact, show: Show) -> None:
-    show(f"copying {given}")
-    part = _part(target)
-    shutil.copyfile(given, part)
-    _put(part, target, artifact)
-
-
-def _part(target: Path) -> Path:
-    return target.with_name(target.name + ".part")
-
-
-def _put(part: Path, target: Path, artifact: Artifact) -> None:
-    """Give a verified file its name."""
-    part.replace(target)
-    note(target, artifact.sha256, artifact.sha256)
-
-
-def _download(target: Path, artifact: Artifact, show: Show) -> None:
-    """Fetch from the first place that has it; tell of all if none has."""
+def _bring(given: Path | None, target: Path, artifact: Artifact, show: Show) -> None:
+    """Put the artifact in its place, whole: a given file, or from the first place that has it."""
     settings = indexes()
-    for folder in settings.folders:
-        if (folder / artifact.file).is_file():
-            _copy(_given_file(folder, artifact), target, artifact, show)
-            return
-    _need_space(target, artifact)
-    from ci.pinned.download import Client
-
-    part = _part(target)
+    folders = [folder for folder in settings.folders if (folder / artifact.file).is_file()]
+    if given is None and folders:
+        given = _given_file(folders[0], artifact)
+    part = target.with_name(target.name + ".part")
     try:
-        with closing(Client(settings)) as client:
-            _first_good(client, part, artifact, show)
-        _put(part, target, artifact)
+        if given is not None:
+            show(f"copying {given}")
+            shutil.copyfile(given, part)
+        else:
+            _need_space(target, artifact)
+            _download(settings, part, artifact, show)
+        part.replace(target)
+        note(target, artifact.sha256, artifact.sha256)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _first_good(client: Client, part: Path, artifact: Artifact, show: Show) -> None:
-    """Download the artifact from the first index that gives it.
+def _download(settings: Indexes, part: Path, artifact: Artifact, show: Show) -> None:
+    """Fetch from the first index that gives the artifact, verified.
 
     Raises:
-        Fault: none does.
+        Fault: none does; tells of all.
     """
-    from ci.pinned.download import Unreachable
+    from ci.pinned.download import Client, Unreachable
 
-    refused: list[Fault] = []
-    for package in client.files(artifact.project):
-        if package.filename != artifact.file:
-            continue
-        where = without_secrets(package.url)
-        listed = package.digests.get("sha256", artifact.sha256)
-        if listed != artifact.sha256:
-            refused.append(_wrong(where, artifact, listed, _ELSEWHERE))
-            continue
-        show(f"downloading {artifact.file} ({_megabytes(artifact.size)})")
-        try:
-            client.save(package.url, part, artifact)
-            return _verify(part, where, artifact, _ELSEWHERE)
-        except Unreachable as failure:
-            client.failures.append(failure)
-        except Fault as fault:
-            refused.append(fault)
-    raise _not_had(artifact, client.settings, client.failures, refused)
+    wrong: list[Fault] = []
+    with closing(Client(settings)) as client:
+        for package in client.files(artifact.project):
+            if package.filename != artifact.file:
+                continue
+            where = without_secrets(package.url)
+            listed = package.digests.get("sha256", artifact.sha256)
+            if listed != artifact.sha256:
+                wrong.append(_wrong(where, artifact, listed, _ELSEWHERE))
+                continue
+            show(f"downloading {artifact.file} ({_megabytes(artifact.size)})")
+            try:
+                client.save(package, part, artifact.size)
+                return _verify(part, where, artifact, _ELSEWHERE)
+            except Unreachable as failure:
+                client.failures.append(failure)
+            except Fault as fault:
+                wrong.append(fault)
+    raise _not_had(artifact, settings, client.failures, wrong)
 
 
 def _not_had(

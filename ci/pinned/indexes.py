@@ -49,40 +49,36 @@ def indexes(env: Mapping[str, str] = os.environ) -> Indexes:
     """What the environment `env`, and the configuration it leads to, ask for."""
     from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-    pip_file, uv_file = _pip_file(env), _uv_file(env)
-    uv_pip = uv_file.get("pip", {})
-    listed = [entry for entry in uv_file.get("index", []) if isinstance(entry, dict)]
-
-    def pip(key: str) -> str:
-        return env.get("PIP_" + key.upper().replace("-", "_")) or pip_file.get(key, "")
-
+    uv = _uv_file(env)
+    listed = [entry for entry in uv.get("index", []) if isinstance(entry, dict)]
+    told = {name[4:].lower().replace("_", "-"): env[name] for name in env if name[:4] == "PIP_"}
+    pip = {**_pip_file(env), **{key: value for key, value in told.items() if value}}
     default = (
         _url(env.get("UV_DEFAULT_INDEX", ""))
         or env.get("UV_INDEX_URL")
         or env.get("PIP_INDEX_URL")
         or next((entry["url"] for entry in listed if entry.get("default")), None)
-        or uv_file.get("index-url")
-        or uv_pip.get("index-url")
-        or pip_file.get("index-url")
+        or uv.get("index-url")
+        or pip.get("index-url")
         or PYPI_SIMPLE_ENDPOINT
     )
     more = [
         *map(_url, env.get("UV_INDEX", "").split()),
         *env.get("UV_EXTRA_INDEX_URL", "").split(),
         *(entry["url"] for entry in listed if not entry.get("default")),
-        *(uv_file.get("extra-index-url") or uv_pip.get("extra-index-url") or []),
-        *pip("extra-index-url").split(),
+        *uv.get("extra-index-url", []),
+        *pip.get("extra-index-url", "").split(),
     ]
-    links = env.get("UV_FIND_LINKS", "").replace(",", " ").split() + pip("find-links").split()
-    no_index = is_true(env.get("UV_NO_INDEX")) or is_true(pip("no-index"))
-    variables = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    timeout = pip("timeout") or env.get("PIP_DEFAULT_TIMEOUT", "")
+    links = env.get("UV_FIND_LINKS", "").replace(",", " ") + " " + pip.get("find-links", "")
+    no_index = is_true(env.get("UV_NO_INDEX")) or is_true(pip.get("no-index"))
+    timeout = pip.get("timeout") or pip.get("default-timeout", "")
+    bundles = map(env.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"))
     return Indexes(
         urls=() if no_index else tuple(dict.fromkeys(map(str, [default, *more]))),
-        folders=tuple(_folder(link) for link in links if urlsplit(link).scheme in ("", "file")),
-        bundle=pip("cert") or next((env[name] for name in variables if env.get(name)), None),
-        trusted=frozenset(pip("trusted-host").split()),
-        proxy=pip("proxy") or None,
+        folders=tuple(_folder(link) for link in links.split() if not _is_web(link)),
+        bundle=next(filter(None, (pip.get("cert"), *bundles)), None),
+        trusted=frozenset(pip.get("trusted-host", "").split()),
+        proxy=pip.get("proxy"),
         timeout=max(1.0, float(timeout)) if timeout.replace(".", "", 1).isdecimal() else 30.0,
         offline=offline(env),
     )
@@ -100,53 +96,60 @@ def _url(index: str) -> str:
     return url if equals and ":" not in name else index
 
 
+def _is_web(link: str) -> bool:
+    """Whether a `find-links` is a page on the web; those are left to the indexes."""
+    return urlsplit(link).scheme not in ("", "file")
+
+
 def _folder(link: str) -> Path:
-    """A local `find-links`; pages of links on the web are left to the indexes."""
     return Path(unquote(urlsplit(link).path)).expanduser()
 
 
 def _pip_file(env: Mapping[str, str]) -> dict[str, str]:
     """What pip's configuration files say, the later ones winning, as pip reads them."""
-    chosen = env.get("PIP_CONFIG_FILE")
+    chosen = env.get("PIP_CONFIG_FILE", "")
     if chosen == os.devnull:
         return {}
-    home = Path(env.get("HOME", "/nonexistent"))
-    user = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
+    machine = env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+    home, user = _homes(env)
     paths = [
-        *(Path(folder) / "pip/pip.conf" for folder in _machine_folders(env)),
+        *(Path(folder, "pip/pip.conf") for folder in machine),
         Path("/etc/pip.conf"),
         home / ".pip/pip.conf",
         user / "pip/pip.conf",
-        Path(sys.prefix) / "pip.conf",
+        Path(sys.prefix, "pip.conf"),
         *([Path(chosen)] if chosen else []),
     ]
     found: dict[str, str] = {}
     for path in filter(_is_readable, paths):
         parser = configparser.RawConfigParser()
         try:
-            parser.read_string(path.read_text(encoding="utf-8"))
+            parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise Fault(
-                f"pip's configuration {path} cannot be read", todo=str(error).splitlines()[0]
-            ) from None
+            what = f"pip's configuration {path} cannot be read"
+            raise Fault(what, todo=str(error).splitlines()[0]) from None
         for section in ("global", "download", "install"):
             if parser.has_section(section):
                 found.update(parser.items(section))
     return found
 
 
-def _machine_folders(env: Mapping[str, str]) -> list[str]:
-    return env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
-
-
 def _uv_file(env: Mapping[str, str]) -> dict[str, Any]:
-    """uv's configuration file: the user's, else the machine's."""
+    """uv's configuration file, the user's, else the machine's; its [pip] stands below it."""
     if is_true(env.get("UV_NO_CONFIG")):
         return {}
-    user = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/nonexistent")) / ".config")
     chosen = env.get("UV_CONFIG_FILE")
-    candidates = [Path(chosen)] if chosen else [user / "uv/uv.toml", Path("/etc/uv/uv.toml")]
-    return next((toml.load(path) for path in candidates if _is_readable(path)), {})
+    usual = [_homes(env)[1] / "uv/uv.toml", Path("/etc/uv/uv.toml")]
+    for path in filter(_is_readable, [Path(chosen)] if chosen else usual):
+        table = toml.load(path)
+        return {**table.get("pip", {}), **table}
+    return {}
+
+
+def _homes(env: Mapping[str, str]) -> tuple[Path, Path]:
+    """The user's folder, and the one that their settings lie in."""
+    home = Path(env.get("HOME", "/nonexistent"))
+    return home, Path(env.get("XDG_CONFIG_HOME") or home / ".config")
 
 
 def _is_readable(path: Path) -> bool:

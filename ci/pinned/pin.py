@@ -37,7 +37,7 @@ class Artifact:
 
     Attributes:
         project: the name of the package that it belongs to.
-        size: in bytes; lets a download stop as soon as it is wrong.
+        size: in bytes; tells a download that was cut off from one that is wrong.
     """
 
     project: str
