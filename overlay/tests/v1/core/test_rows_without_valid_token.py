@@ -5,9 +5,11 @@
 import pytest
 
 from tests.v1.core.utils import create_requests, create_scheduler
+from vllm.logger import _print_warning_once
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.sched.scheduler import Scheduler, logger
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
 pytestmark = pytest.mark.skip_global_cleanup
 
@@ -51,3 +53,17 @@ def test_step_is_repeated(use_async: bool):
         assert request.num_computed_tokens == request.num_tokens - 1
         assert request.num_output_placeholders == 0
     assert list(request.output_token_ids) == [1, 2, 3]
+
+
+def test_said_once_for_all_requests(monkeypatch):
+    lines = []
+    monkeypatch.setattr(logger, "warning", lambda msg, *args, **kw: lines.append(msg))
+    _print_warning_once.cache_clear()
+    scheduler = create_scheduler(max_model_len=256)
+    scheduler.num_spec_tokens = NUM_DRAFTS
+    for request in create_requests(2, NUM_PROMPT_TOKENS, max_tokens=9):
+        scheduler.add_request(request)
+        finish(scheduler, scheduler.schedule(), [1])
+        finish(scheduler, scheduler.schedule(), [])
+        scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+    assert len(lines) == 1 and "no valid token" in lines[0]

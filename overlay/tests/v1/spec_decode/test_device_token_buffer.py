@@ -222,7 +222,7 @@ def test_slots_of_a_hybrid_model():
     """The buffer goes by the group's own block size, split for the kernel."""
     big = FullAttentionSpec(**{**FULL, "block_size": 528})
     config = KVCacheConfig(10, [], groups(WINDOW, big))
-    buffer = DeviceTokenBuffer(config, [16, 48], torch.device(DEVICE))
+    buffer = DeviceTokenBuffer(config, [16, 48], torch.device(DEVICE), False)
     assert buffer.kv_cache_gid == 1
     assert buffer.num_slots == 10 * 528
     assert buffer.block_size == 48
@@ -259,7 +259,7 @@ def test_buffer_and_cache_fit_into_the_memory(specs, blocks, rest):
         make_config("ngram_gpu"), [dict(specs)], [available]
     )
     assert config.num_blocks == (blocks if rest >= 0 else blocks - 1)
-    buffer = DeviceTokenBuffer(config, [16] * 3, torch.device("cpu"))
+    buffer = DeviceTokenBuffer(config, [16] * 3, torch.device("cpu"), False)
     cache = sum(t.size for t in config.kv_cache_tensors)
     assert cache + buffer.nbytes <= available
 
@@ -292,6 +292,14 @@ def test_other_methods_keep_their_memory():
 def test_refused_before_memory_is_allocated():
     with pytest.raises(ValueError, match="ngram_gpu.*SlidingWindowSpec"):
         get_kv_cache_configs(make_config("ngram_gpu"), [{"a": WINDOW}], [1 << 22])
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_too_little_memory_is_reported_by_the_cache(blocks):
+    """With the buffer as without it: the message names what would be needed."""
+    available = blocks * ATTENTION.page_size_bytes + 5
+    with pytest.raises(ValueError, match="KV cache is needed"):
+        get_kv_cache_configs(make_config("ngram_gpu"), [{"a": ATTENTION}], [available])
 
 
 def test_reservation_is_logged(monkeypatch):

@@ -77,7 +77,7 @@ class SimulatedEngine:
     vocab_size: int = 4
     use_connector: bool = False
     device: str = "cpu"
-    use_triton: bool | None = None
+    use_triton: bool = False
     events: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -8,17 +8,23 @@ from typing import NamedTuple
 import torch
 
 from vllm.config import VllmConfig
+from vllm.triton_utils import HAS_TRITON
 from vllm.utils.platform_utils import num_compute_units
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.spec_decode.ngram_gpu_kernels import max_lookup_len, ngram_lookup
 from vllm.v1.spec_decode.ngram_gpu_reference import ngram_lookup_reference
-from vllm.v1.spec_decode.token_buffer import DeviceTokenBuffer, default_use_triton
+from vllm.v1.spec_decode.token_buffer import DeviceTokenBuffer
 
 # The tensors that `propose` returns are reused after this many calls. Copies
 # to the host run on streams of their own and may lag behind: with one step in
 # flight while the next is prepared, the results of two steps can be on their
 # way when a third is proposed.
 NUM_OUTPUT_SETS = 3
+
+
+def default_use_triton(device: torch.device) -> bool:
+    """Whether the kernels run on `device`, rather than their PyTorch versions."""
+    return HAS_TRITON and device.type != "cpu"
 
 
 class NgramDrafts(NamedTuple):
@@ -60,6 +66,13 @@ class NgramGPUProposer:
         device: torch.device,
         use_triton: bool | None = None,
     ) -> None:
+        """
+        Args:
+            vllm_config: The engine's configuration, with this method in it.
+            device: Where the model runs.
+            use_triton: Whether to launch the Triton kernels, rather than their
+                PyTorch versions, see `default_use_triton`.
+        """
         spec_config = vllm_config.speculative_config
         assert spec_config is not None
         assert spec_config.prompt_lookup_min is not None

@@ -20,11 +20,11 @@ import torch
 
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
-from vllm.triton_utils import HAS_TRITON, tl, triton
+from vllm.triton_utils import tl, triton
 from vllm.utils.math_utils import cdiv, round_up
 from vllm.utils.mem_utils import format_mib
 from vllm.utils.platform_utils import is_pin_memory_available
-from vllm.v1.core.kv_cache_utils import get_uniform_page_size
+from vllm.v1.core.kv_cache_utils import get_kv_cache_config_from_groups
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -41,11 +41,6 @@ BYTES_PER_SLOT = 4
 # One token per thread: ids and slots differ in width, and wide loads of both
 # would only have to be brought together through shared memory.
 SCATTER_BLOCK = 128
-
-
-def default_use_triton(device: torch.device) -> bool:
-    """Whether the kernels run on `device`, rather than their PyTorch versions."""
-    return HAS_TRITON and device.type != "cpu"
 
 
 class SeedRow(NamedTuple):
@@ -100,22 +95,9 @@ def find_kv_cache_group(kv_cache_groups: Sequence[KVCacheGroupSpec]) -> int:
     )
 
 
-def bytes_per_kv_block(kv_cache_groups: Sequence[KVCacheGroupSpec]) -> int:
-    """Returns the bytes that one more KV block takes on a worker.
-
-    Mirrors how `get_kv_cache_config_from_groups` divides memory into blocks.
-    """
-    if len(kv_cache_groups) == 1 and isinstance(
-        kv_cache_groups[0].kv_cache_spec, UniformTypeKVCacheSpecs
-    ):
-        return kv_cache_groups[0].kv_cache_spec.page_size_bytes
-    page_size = get_uniform_page_size([g.kv_cache_spec for g in kv_cache_groups])
-    return page_size * max(len(g.layer_names) for g in kv_cache_groups)
-
-
 def reserve_token_buffer_memory(
     vllm_config: VllmConfig,
-    kv_cache_groups: Sequence[KVCacheGroupSpec],
+    kv_cache_groups: list[KVCacheGroupSpec],
     available_memory: Sequence[int],
 ) -> list[int]:
     """Takes the token buffer's share out of the memory for the KV cache.
@@ -134,15 +116,27 @@ def reserve_token_buffer_memory(
         ValueError: no cache group can carry the token ids.
     """
     gid = find_kv_cache_group(kv_cache_groups)
-    kv_bytes = bytes_per_kv_block(kv_cache_groups)
+    # How the memory is divided into blocks is decided there, so ask for one
+    # division and take the size of a block from it.
+    config = get_kv_cache_config_from_groups(
+        vllm_config, kv_cache_groups, max(available_memory)
+    )
+    if config.num_blocks <= 0:
+        # Not enough for one block: the caller says so, with what it has.
+        return list(available_memory)
+    kv_bytes = sum(t.size for t in config.kv_cache_tensors) // config.num_blocks
     token_bytes = kv_cache_groups[gid].kv_cache_spec.block_size * BYTES_PER_SLOT
 
     remaining = []
     for available in available_memory:
         num_blocks = available // (kv_bytes + token_bytes)
-        # What is left over after the last whole block is of no use to anyone.
-        remaining.append(num_blocks * kv_bytes)
-    num_blocks = min(remaining) // kv_bytes
+        if num_blocks > 0:
+            # What is left over after the last whole block is of no use to anyone.
+            remaining.append(num_blocks * kv_bytes)
+        else:
+            # Too little, but not nothing: the engine's error says how much.
+            remaining.append(min(available, kv_bytes - 1))
+    num_blocks = max(0, min(remaining) // kv_bytes)
     override = vllm_config.cache_config.num_gpu_blocks_override
     if override is not None:
         num_blocks = override
@@ -194,15 +188,15 @@ class DeviceTokenBuffer:
         kv_cache_config: KVCacheConfig,
         kernel_block_sizes: Sequence[int],
         device: torch.device,
-        use_triton: bool | None = None,
+        use_triton: bool,
     ) -> None:
         """
         Args:
             kv_cache_config: The worker's KV cache.
             kernel_block_sizes: Block size of each group's block table.
             device: Device of the KV cache.
-            use_triton: Whether to scatter with the Triton kernel; by default,
-                wherever there is Triton and a device to run it.
+            use_triton: Whether to scatter with the Triton kernel, rather than
+                with its PyTorch version.
 
         Raises:
             ValueError: no cache group can carry the token ids.
@@ -214,9 +208,7 @@ class DeviceTokenBuffer:
         # The lookup computes slots in int32.
         assert self.num_slots < 2**31, f"{self.num_slots} KV slots"
         self.device = device
-        self.use_triton = (
-            default_use_triton(device) if use_triton is None else use_triton
-        )
+        self.use_triton = use_triton
         self.pin_memory = is_pin_memory_available()
         # The extra element takes the writes of padding where there is no
         # masked scatter without a host synchronization (see `_scatter_torch`).
