@@ -280,11 +280,21 @@ def _place_run(run: _Run, old: Text, patched: Text, new: Text) -> _Edit | bool:
     there = _windows(patched, run.new, run.added, new, sides=0 if run.added else 2, before=was)
     if len(there) == 1:
         (at,) = there
-        return todo <= {at, at + len(run.added)}
+        return todo <= {at, at + len(run.added)} and not _still(run, old, new, at)
     if len(todo) == 1 and not there:
         (at,) = todo
         return _Edit(at, at + len(run.removed), run.added)
     return False
+
+
+def _still(run: _Run, old: Text, new: Text, there: int) -> bool:
+    """Whether what the run changes is also as it was, elsewhere than where its result is."""
+    first = max(run.old - 1, 0)
+    wanted = old.lines[first : run.old + len(run.removed) + 1]
+    mark = run.old - first
+    taken = range(there - len(wanted) + 1, there + len(run.added) + 1)
+    rivals = new.within(binding_scope(old, new, run.old), wanted, mark)
+    return any(rival not in taken for rival in rivals)
 
 
 def _untold(run: _Run, old: Text, patched: Text) -> bool:

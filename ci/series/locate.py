@@ -5,8 +5,8 @@ diff pairs equal blocks is arbitrary. So a place counts as proven only if
 
 - the lines are there once in both versions, within the innermost scope around
   them (class, function, block: read from the indentation) that both versions
-  have exactly once, and where that is the file as a whole, what stands above and
-  below the line that counts names the same place; or
+  have exactly once, and those of them above the line that counts, followed until
+  one place is left in that scope, name the same place as those below it; or
 - what stands above them, followed until only one place is left in either
   version, and what stands below them, followed likewise, name the same place.
 
@@ -136,37 +136,48 @@ def _only(old: Text, at: int, wanted: list[bytes], new: Text, mark: int) -> int 
     for scope in _shared(old, new, at + mark):
         found = new.within(scope, wanted, mark)
         if len(found) == 1 and len(old.within(scope, wanted, mark)) == 1:
-            # Where no scope holds them together, the lines may reach into the next
-            # block: what is around the one that counts must not speak of another place.
-            if scope or _agree(old, at + mark, new, found[0] + mark):
-                return found[0]
-            return None
+            # The lines may reach into the next block, or begin in the one before:
+            # neither end of them may speak of another place.
+            return found[0] if _agree(old, at, wanted, new, found[0], mark, scope) else None
     above = _followed(old, at, wanted, new, -1)
     return above if above in found and above == _followed(old, at, wanted, new, 1) else None
 
 
-def _agree(old: Text, at: int, new: Text, place: int) -> bool:
-    """Whether what is above a line and what is below it both name `place` for it."""
-    line = old.lines[at : at + 1]
-    return all(_followed(old, at, line, new, step) == place for step in (-1, 1))
+def _agree(
+    old: Text, at: int, wanted: list[bytes], new: Text, place: int, mark: int, scope: Scope
+) -> bool:
+    """Whether the lines down to `mark`, and those from it on, both name `place`."""
+    head, tail = wanted[: mark + 1], wanted[mark:]
+    return (
+        _followed(old, at, head, new, -1, scope) == place
+        and _followed(old, at + mark, tail, new, 1, scope) == place + mark
+    )
 
 
-def _followed(old: Text, at: int, wanted: list[bytes], new: Text, step: int) -> int | None:
+def _followed(
+    old: Text, at: int, wanted: list[bytes], new: Text, step: int, scope: Scope = ()
+) -> int | None:
     """The one place that is left when ever more lines above (-1) or below (1) must agree.
 
-    The ends of the file are told from every line.
+    The ends of the scope are told from every line.
     """
-    was, now = places(wanted, old.lines), places(wanted, new.lines)
+    mark = len(wanted) - 1 if step < 0 else 0
+    was, now = old.within(scope, wanted, mark), new.within(scope, wanted, mark)
     away = -1 if step < 0 else len(wanted)
     inside = True
     while inside and now and (len(was) > 1 or len(now) > 1):
-        line = _line(old, at + away)
-        was = [place for place in was if _line(old, place + away) == line]
-        now = [place for place in now if _line(new, place + away) == line]
+        line = _line(old, at + away, scope)
+        was = [place for place in was if _line(old, place + away, scope) == line]
+        now = [place for place in now if _line(new, place + away, scope) == line]
         inside = line is not None
         away += step
     return now[0] if len(now) == 1 and len(was) == 1 else None
 
 
-def _line(text: Text, index: int) -> bytes | None:
-    return text.lines[index] if 0 <= index < len(text.lines) else None
+def _line(text: Text, index: int, scope: Scope) -> bytes | None:
+    """A line of a scope; None outside of it, and for blank lines at its end."""
+    at = index
+    while 0 <= at < len(text.lines) and not text.lines[at].strip():
+        at += 1
+    inside = 0 <= at < len(text.lines) and text.scope(at)[: len(scope)] == scope
+    return text.lines[index] if inside else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,42 @@ def _place(before: Lines, after: Lines, now: Lines) -> Placed:
     return place(GIT, _diff(before, after), was, is_)
 
 
-def _file(blocks: Blocks) -> Lines:
-    out = ["import os", ""]
-    for name, body in blocks:
-        out += [f"class {name}:", *body, ""]
-    return out
+def _class(name: str, body: Lines) -> Lines:
+    return [f"class {name}:", *body, ""]
+
+
+def _method(name: str, body: Lines) -> Lines:
+    lines = [f"    {line}" if line else "" for line in body]
+    return [f"class {name}:", "    def run(self):", *lines, ""]
+
+
+def _section(name: str, body: Lines) -> Lines:
+    return [f"[{name}]", *(line.strip() for line in body), ""]
+
+
+def _field(name: str, body: Lines) -> Lines:
+    return ["[part]", f"name = {name}", *(line.strip() for line in body), ""]
+
+
+def _title(name: str, body: Lines) -> Lines:
+    return [f"## {name}", "", *(line.strip() for line in body), ""]
+
+
+def _item(name: str, body: Lines) -> Lines:
+    return ["{", f'  "name": "{name}",', *(f"  {line.strip()}" for line in body), "},"]
+
+
+def _function(name: str, body: Lines) -> Lines:
+    return [f"void {name}(int x)", "{", *body, "}", ""]
+
+
+Style = Callable[[str, Lines], Lines]
+STYLES = (_class, _method, _section, _field, _title, _item, _function)
+"""How one named block is written in files of different kinds."""
+
+
+def _file(blocks: Blocks, style: Style = _class) -> Lines:
+    return ["import os", "", *(line for name, body in blocks for line in style(name, [*body]))]
 
 
 def _bodies(data: bytes) -> dict[str, tuple[str, ...]]:
@@ -156,13 +188,14 @@ def test_locate_asks_both_sides() -> None:
 
 # -- with an oracle -----------------------------------------------------------
 
-_LINES = [f"    step_{n}()" for n in range(4)] + ["    if x:", "        y()"]
+_LINES = [f"    step_{n}()" for n in range(4)] + ["    if x:", "        y()", ""]
 _bodies_of = st.lists(st.sampled_from(_LINES), min_size=1, max_size=9).map(tuple)
 
 
 @st.composite
 def _cases(draw: st.DrawFn) -> tuple[Blocks, str, tuple[str, ...], Blocks]:
-    """Classes with bodies of which many are equal, a change to one, and upstream's file."""
+    """Blocks with bodies of which many are equal, a change to one, and upstream's file,
+    in which blocks are gone, edited, renamed (to `Z…`), in another order, or changed likewise."""
     pool = draw(st.lists(_bodies_of, min_size=1, max_size=2))
     names = draw(st.permutations("ABCDE"))[: draw(st.integers(2, 5))]
     before = [(name, draw(st.sampled_from(pool))) for name in names]
@@ -173,34 +206,62 @@ def _cases(draw: st.DrawFn) -> tuple[Blocks, str, tuple[str, ...], Blocks]:
     changed = (*body[:at], *added, *body[at + gone :])
     now = []
     for name, old in draw(st.permutations(before)):
-        kind = draw(st.sampled_from(["same"] * 4 + ["gone", "changed", "edited"]))
+        kind = draw(st.sampled_from(["same"] * 4 + ["gone", "changed", "edited", "renamed"]))
         if kind == "edited":
             line = draw(st.integers(0, len(old) - 1))
             old = (*old[:line], "    edited()", *old[line + 1 :])
         if kind != "gone":
-            now.append((name, changed if kind == "changed" and old == body else old))
+            there = "Z" + name if kind == "renamed" else name
+            now.append((there, changed if kind == "changed" and old == body else old))
     return before, target, changed, now
 
 
-@settings(max_examples=400, deadline=None)
-@given(_cases())
-def test_never_another_class(case: tuple[Blocks, str, tuple[str, ...], Blocks]) -> None:
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=60, deadline=None)
+@given(case=_cases())
+def test_never_another_block(
+    style: Style, case: tuple[Blocks, str, tuple[str, ...], Blocks]
+) -> None:
     before, target, changed, now = case
     after = [(name, changed if name == target else body) for name, body in before]
-    if after == before:
+    if _file(after, style) == _file(before, style):
         return
-    placed = _place(_file(before), _file(after), _file(now))
+    placed = _place(_file(before, style), _file(after, style), _file(now, style))
     if any(hunk.outcome.open for hunk in placed.hunks):
         return
-    was, found = dict(now), _bodies(placed.content)
-    assert {name: body for name, body in found.items() if name != target} == {
-        name: body for name, body in was.items() if name != target
-    }
-    assert target in was
-    if was[target] == dict(before)[target]:
-        assert found[target] == changed
-    if was[target] == changed and dict(before)[target] != changed:
-        assert found[target] == changed
+    (home,) = (name for name, _ in now if name in (target, "Z" + target))
+    was, body = dict(now)[home], dict(before)[target]
+    if was == body:
+        want = [(name, changed if name == home else body) for name, body in now]
+        assert placed.content == _data(_file(want, style))
+    elif was == changed:
+        assert placed.content == _data(_file(now, style))
+    for name, other in now:
+        assert name == home or _data(style(name, [*other])) in placed.content
+
+
+@pytest.mark.parametrize("style", [_section, _field, _title, _item])
+def test_an_equal_result_in_another_block_is_not_upstream(style: Style) -> None:
+    body = ("one", "two", "three", "", "four", "five")
+    before = [(name, body) for name in "ABC"]
+    changed = (*body[:-1], "5")
+    after = [("A", changed), *before[1:]]
+    now = [("B", changed), ("C", body), ("A", body)]
+    placed = _place(_file(before, style), _file(after, style), _file(now, style))
+    assert [hunk.outcome for hunk in placed.hunks] == [Outcome.CONFLICT]
+
+
+def test_the_end_of_a_hunk_does_not_name_another_items_place() -> None:
+    """What comes after an item of a list is what came after another one before."""
+    body = ("one", "two", "three")
+    now = [("Z", body), ("A", ("one", "two", "edited"))]
+    placed = _place(
+        _file([("A", body), ("B", body)], _item),
+        _file([("A", (*body, "four")), ("B", body)], _item),
+        _file(now, _item),
+    )
+    assert [hunk.outcome for hunk in placed.hunks] == [Outcome.CONFLICT]
+    assert placed.content == _data(_file(now, _item))
 
 
 def test_what_a_deletion_leaves_was_there_before() -> None:
