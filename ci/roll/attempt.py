@@ -257,7 +257,7 @@ class _Roll:
         for diff in resolution.diffs:
             content = changes[diff.path] if diff.path in changes else self.now(diff.path)
             try:
-                solved = hunks.apply_diff(diff, content, "resolution", only=True)
+                solved = hunks.apply_diff(diff, content, "resolution")
             except DoesNotApply:
                 return None
             changes[diff.path] = solved.content

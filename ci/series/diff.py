@@ -47,7 +47,7 @@ class FileDiff:
 
     A mode of None says that the file is not there on that side. Ids are those
     of the whole file's bytes; both are empty where only the mode changes. They
-    may be shortened, as plain `git format-patch` writes them.
+    may be shortened, as plain `git format-patch` writes them, or `OPEN_ID`.
     """
 
     path: bytes
@@ -73,6 +73,10 @@ class FileDiff:
     def is_binary(self) -> bool:
         """Whether a line of it has a byte that text has not."""
         return any(b"\0" in line for hunk in self.hunks for line in hunk.lines)
+
+
+OPEN_ID = "0" * 7
+"""Stands for ids that a merge has left open, as it has line numbers; no file has it."""
 
 
 class Malformed(Fault):
@@ -202,6 +206,10 @@ def _label(name: bytes) -> bytes:
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: (.*))?\n", re.DOTALL)
 _INDEX = re.compile(rb"index ([0-9a-f]{7,40})\.\.([0-9a-f]{7,40})(?: (\d{6}))?\n")
 _NO_NEWLINE = b"\\ No newline"
+_COUNT_ANEW = (
+    "restore it; or, if these lines are meant, change its index line to "
+    f"`index {OPEN_ID}..{OPEN_ID} MODE`, and `nox -s apply -- --relock` counts them"
+)
 
 
 class _Reader:
@@ -326,16 +334,16 @@ def _parse_hunk(reader: _Reader) -> Hunk:
             line = b" \n"
         kind = line[:1]
         if kind not in (b" ", b"-", b"+"):
-            raise reader.bad("the hunk has fewer lines than its header says")
+            raise reader.bad("the hunk has fewer lines than its header says", _COUNT_ANEW)
         old_left -= kind != b"+"
         new_left -= kind != b"-"
         if old_left < 0 or new_left < 0:
-            raise reader.bad("the hunk's lines do not add up to its header")
+            raise reader.bad("the hunk's lines do not add up to its header", _COUNT_ANEW)
         reader.take()
         if reader.peek().startswith(_NO_NEWLINE):
             reader.take()
             line = line[:-1]
         lines.append(line)
     if reader.peek()[:1] in (b" ", b"-", b"+") and not reader.at_signature():
-        raise reader.bad("the hunk has more lines than its header says")
+        raise reader.bad("the hunk has more lines than its header says", _COUNT_ANEW)
     return Hunk(old_start, old_count, new_start, new_count, match[5] or b"", tuple(lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ci.core.content import NULL_ID, Content, show
+from ci.core.content import NULL_ID, Content, has_conflicts, show
 from ci.core.errors import Fault
 from ci.git.repo import Git
 from ci.git.trees import Entry, read_objects
@@ -106,6 +106,11 @@ def _added(
             )
         assert diff.new_mode is not None
         added[path] = Content(diff.new_mode, blobs[diff.new_id])
+        if has_conflicts(added[path].data):
+            raise Fault(
+                f"{name} adds {path}, which has merge conflicts",
+                todo="resolve them in the work tree",
+            )
     return added
 
 

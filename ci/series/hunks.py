@@ -2,8 +2,8 @@
 
 Nothing is fuzzed: every context and removed line must be there, byte for
 byte. Where the file is the very one that the patch was made for (its id says
-so), the lines must be at the very place too. Where it is another, a hunk may
-move, but only if one place fits, or its line number settles which.
+so), the lines must be at the very place too. In any other file a line number
+proves nothing: there a hunk goes to the one place that its lines are in.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ class Applied:
     canonical: bool
 
 
-def apply_diff(diff: FileDiff, old: Content | None, patch: str, *, only: bool = False) -> Applied:
+def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Applied:
     """Apply `diff` to a file.
 
     Args:
         old: the file before, None if there is none.
         patch: the patch's file name, for messages.
-        only: in another file than the patch's own, a line number settles nothing:
-            a hunk must fit in one place only.
 
     Raises:
         DoesNotApply: with patch, file, hunk, the conflicting lines and the
@@ -51,7 +49,7 @@ def apply_diff(diff: FileDiff, old: Content | None, patch: str, *, only: bool = 
     _check_presence(diff, old, where)
     before = old.data if old else b""
     same_file = old is None or blob_id(before).startswith(diff.old_id)
-    after = _apply_hunks(diff, before, same_file, only, where)
+    after = _apply_hunks(diff, before, same_file, where)
     if diff.new_mode is None:
         if after:
             raise DoesNotApply(
@@ -79,39 +77,21 @@ def _check_presence(diff: FileDiff, old: Content | None, where: str) -> None:
         )
 
 
-def _apply_hunks(diff: FileDiff, before: bytes, same_file: bool, only: bool, where: str) -> bytes:
+def _apply_hunks(diff: FileDiff, before: bytes, same_file: bool, where: str) -> bytes:
     lines = split_lines(before)
     out: list[bytes] = []
     done = 0
-    shift = 0
-    place: int | list[int]
     for number, hunk in enumerate(diff.hunks, 1):
         stated = hunk.old_start - (1 if hunk.old_count else 0)
-        if only and not same_file:
-            found = places(hunk.old_lines, lines)
-            place = found[0] if len(found) == 1 and found[0] >= done else found
-        else:
-            place = _place(hunk, lines, stated + shift, done, same_file)
-        if isinstance(place, list):
+        found = places(hunk.old_lines, lines)
+        if same_file:
+            found = [stated] if fits(hunk.old_lines, lines, stated) else []
+        if len(found) != 1 or found[0] < done:
             hunk_at = f"{where}: hunk {number} of {len(diff.hunks)} ({hunk.title})"
-            raise _conflict(hunk, hunk_at, lines, stated + shift, place)
-        shift = place - stated
-        out += lines[done:place] + hunk.new_lines
-        done = place + len(hunk.old_lines)
+            raise _conflict(hunk, hunk_at, lines, stated, found)
+        out += lines[done : found[0]] + hunk.new_lines
+        done = found[0] + len(hunk.old_lines)
     return b"".join(out + lines[done:])
-
-
-def _place(
-    hunk: Hunk, lines: list[bytes], stated: int, done: int, same_file: bool
-) -> int | list[int]:
-    """The one place where a hunk goes, or the places that cannot be told apart."""
-    old = hunk.old_lines
-    if stated >= done and stated <= len(lines) and fits(old, lines, stated):
-        return stated if old or same_file or not lines else []
-    if same_file or not old:
-        return []
-    found = [at for at in places(old, lines) if at >= done]
-    return found[0] if len(found) == 1 else found
 
 
 # --- saying what is wrong ----------------------------------------------------
@@ -120,11 +100,11 @@ def _place(
 def _conflict(
     hunk: Hunk, hunk_at: str, lines: list[bytes], stated: int, found: list[int]
 ) -> DoesNotApply:
-    if found:
-        listed = ", ".join(str(at + 1) for at in found[:8])
+    if len(found) > 1:
+        lines_ = ", ".join(str(at + 1) for at in found[:8])
         return DoesNotApply(
-            f"{hunk_at} fits in {len(found)} places (lines {listed}) and none is the line it names",
-            todo="make the change again in build/vllm at the place you mean",
+            f"{hunk_at} fits in {len(found)} places (lines {lines_}): which is meant is not clear",
+            todo="take it out of the patch, and make the change in build/vllm where you mean it",
         )
     return DoesNotApply(
         f"{hunk_at} does not apply",

@@ -25,9 +25,12 @@ def not_kept(root: Path, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     git = Git(root / ".git", work_tree=root)
     feed = "".join(f"{path}\0" for path in paths).encode()
-    # Status 1 says that none is ignored. A file that is committed already is not, either.
+    # Status 1 says that none is ignored. A file that is committed already is not, either,
+    # and where a pattern starts with `!`, it is the one that keeps the file.
     said = git.attempt("check-ignore", "-z", "-v", "--stdin", stdin=feed).out.split(b"\0")[:-1]
     for source, line, pattern, path in zip(*[iter(map(bytes.decode, said))] * 4, strict=True):
+        if pattern.startswith("!"):
+            continue
         yield (
             path,
             (

@@ -11,13 +11,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci.core import files, toml
 from ci.core.content import Content, has_conflicts, may_be_ref, show
 from ci.core.errors import Fault, listed
 from ci.core.layout import Layout
+from ci.series.merged import settled
 
 _HEAD = """\
 # The order of the patches, the files that each adds (under overlay/), and the
@@ -285,6 +286,32 @@ def _walk(folder: bytes, path: bytes) -> Iterator[str]:
             ) from None
 
 
+def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
+    """The series without what a merge left in its files.
+
+    Raises:
+        Fault: a person has to resolve it, or `settle` was not asked for.
+    """
+    patches = {name: settled(data) for name, data in files.patches.items()}
+    left = [f"patches/{name}" for name, data in patches.items() if has_conflicts(data)]
+    left += [f"overlay/{path}" for path, c in files.overlay.items() if has_conflicts(c.data)]
+    if left:
+        raise Fault(
+            f"{left[0]} has merge conflicts",
+            todo="resolve those that hold changed lines, leave those of index lines and hunk "
+            "headers as they are; then run `nox -s apply -- --relock`",
+            details=listed(left[1:]),
+        )
+    if patches != files.patches and not settle:
+        left = [f"patches/{name}" for name in patches if patches[name] != files.patches[name]]
+        raise Fault(
+            f"{left[0]} has merge conflicts, in ids and line numbers only",
+            todo="`nox -s apply -- --relock` settles them",
+            details=listed(left[1:]),
+        )
+    return replace(files, patches=patches)
+
+
 def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
     found = {}
     for patch in series.patches:
@@ -295,12 +322,6 @@ def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
                 f"patches/{patch.file} is missing, but series.toml names it",
                 todo=f"restore it (git checkout -- patches/{patch.file}) or take it out there",
             ) from None
-        if has_conflicts(found[patch.file]):
-            raise Fault(
-                f"patches/{patch.file} has merge conflicts",
-                todo="resolve its hunks (of two index lines or hunk headers keep either), then "
-                "`nox -s apply -- --relock` corrects ids and line numbers and writes the lock",
-            )
     stray = sorted(p.name for p in layout.patches.glob("*.patch") if p.name not in found)
     if stray:
         raise Fault(
@@ -318,12 +339,15 @@ def series_paths(layout: Layout, files: SeriesFiles) -> list[str]:
     return [path.relative_to(layout.root).as_posix() for path in where]
 
 
-def read_files(layout: Layout) -> SeriesFiles:
+def read_files(layout: Layout, *, settle: bool = False) -> SeriesFiles:
     """Read the series and all its bytes.
 
+    Args:
+        settle: take out merge conflicts that only ids and line numbers are in.
+
     Raises:
-        Fault: a file that series.toml names is missing, or one is there that
-            no patch names.
+        Fault: a file that series.toml names is missing, one is there that no
+            patch names, or one has merge conflicts.
     """
     series = load_series(layout)
     patches = _read_patches(layout, series)
@@ -343,4 +367,5 @@ def read_files(layout: Layout) -> SeriesFiles:
             details=listed([f"overlay/{path}" for path in stray[1:]]),
         )
     overlay = {path: files.read(overlay_path(layout, path)) for path in present}
-    return SeriesFiles(series, patches, {p: c for p, c in overlay.items() if c is not None})
+    found = {path: content for path, content in overlay.items() if content is not None}
+    return _settled(SeriesFiles(series, patches, found), settle)

@@ -144,7 +144,7 @@ def apply(layout: Layout, args: argparse.Namespace) -> Applied:
     """
     if recover(layout):
         say("finished a refresh that was cut short")
-    files = read_files(layout)
+    files = read_files(layout, settle=args.relock)
     if not (args.relock or args.discard or args.source is not None):
         same = nothing_to_do(layout, files)
         if same is not None:
@@ -172,4 +172,5 @@ def mend(layout: Layout, fault: Fault, args: argparse.Namespace | None = None) -
     """Make a damaged store anew, and apply."""
     aside = set_aside(layout.store, fault)
     plain = argparse.Namespace(source=None, relock=False, discard=False)
-    return _apply(layout, read_files(layout), args or plain, aside)
+    args = args or plain
+    return _apply(layout, read_files(layout, settle=args.relock), args, aside)

@@ -28,9 +28,12 @@ DELETE = b"@@ -1,4 +1,2 @@\n if x:\n     a\n-else:\n-    b\n"
 
 
 def test_the_second_of_two_equal_blocks() -> None:
-    """Where GNU patch would change the first."""
-    diff = _diff(b"", DELETE.replace(b"-1,4 +1,2", b"-6,4 +6,2"))
-    assert _apply(diff, IF + b"\n" + IF) == IF + b"\nif x:\n    a\n"
+    """Where GNU patch would change the first. In another file, no line number tells."""
+    hunk = DELETE.replace(b"-1,4 +1,2", b"-6,4 +6,2")
+    twice = IF + b"\n" + IF
+    assert _apply(_diff(twice, hunk), twice) == IF + b"\nif x:\n    a\n"
+    with pytest.raises(DoesNotApply, match=r"fits in 2 places \(lines 1, 6\)"):
+        _apply(_diff(b"", hunk), twice)
 
 
 def test_two_places_and_a_line_number_of_neither() -> None:
@@ -46,8 +49,10 @@ def test_one_place_elsewhere() -> None:
 
 def test_later_hunks_move_with_earlier_ones() -> None:
     hunks = b"@@ -1 +1 @@\n-one\n+ONE\n@@ -3 +3 @@\n-x\n+X\n"
-    # Twice `x`; two lines above the first hunk's place settle which is meant.
-    assert _apply(_diff(b"", hunks), b"#\n#\none\n#\nx\nx\n") == b"#\n#\nONE\n#\nX\nx\n"
+    assert _apply(_diff(b"", hunks), b"#\n#\none\n#\nx\n") == b"#\n#\nONE\n#\nX\n"
+    # Twice `x`: that the first hunk is two lines further down does not tell which is meant.
+    with pytest.raises(DoesNotApply, match=r"hunk 2 of 2 .* fits in 2 places \(lines 5, 6\)"):
+        _apply(_diff(b"", hunks), b"#\n#\none\n#\nx\nx\n")
 
 
 def test_the_right_file_and_the_wrong_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from ci.core.errors import Fault
+from ci.core.layout import Layout
+from ci.pinned.pin import load_pin
 from ci.series.check import check_series
-from ci.series.lock import Lock, LockedPatch, dump_lock, load_lock
+from ci.series.lock import Lock, LockedPatch, check_inputs, dump_lock, load_lock
+from ci.series.model import read_files
 from tests.tooling.projects import Project, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
@@ -27,10 +31,6 @@ def _lint(project: Project) -> str:
 
 def _relock_by_hand(project: Project) -> None:
     """A lock that agrees with the bytes on disk, so that lint looks further."""
-    import hashlib
-
-    from ci.series.model import read_files
-
     files = read_files(project.layout)
     lock = load_lock(project.layout)
     assert lock is not None
@@ -185,6 +185,9 @@ def test_what_the_project_s_git_ignores_is_named(project: Project) -> None:
     assert "git add -f -- overlay/vllm/new.py" in said
     project.git("add", "-f", "overlay/vllm/new.py", where=project.root)
     assert _lint(project) == ""
+    (project.root / ".gitignore").write_text("new.*\n!new.py\n")
+    project.git("rm", "-q", "--cached", "overlay/vllm/new.py", where=project.root)
+    assert _lint(project) == ""
     project.write("vllm/new.more", text("1"))
     remarks = project.refresh("--to", "Say-six").remarks
     assert [line.split(":")[0] for line in remarks] == [
@@ -213,6 +216,39 @@ def test_an_overlay_s_own_git_rules_are_refused(project: Project) -> None:
     toml = project.layout.series
     toml.write_text(toml.read_text().replace('["vllm/new.py"]', '["vllm/.gitattributes"]'))
     assert "govern this project's own checkout" in _lint(project)
+
+
+def test_a_clone_under_autocrlf_is_named_and_mended_as_it_says(
+    project: Project, tmp_path: Path
+) -> None:
+    """Where the project has no .gitattributes, each person's setting decides."""
+    _in_git(project, {".gitignore": "/build/\n"})
+    project.git("add", "-A", where=project.root)
+    project.git("commit", "-qm", "x", where=project.root)
+    clone = tmp_path / "clone"
+    words = ("clone", "-q", "-c", "core.autocrlf=true", str(project.root), str(clone))
+    project.git(*words, where=tmp_path)
+    other = Project(Layout(clone))
+    assert b"\r\n" in (clone / BUILD).read_bytes()
+    tree = load_pin(other.layout.pin).base_tree
+    seen: list[str] = []
+    for _ in range(2 * len(other.series())):
+        try:
+            check_inputs(load_lock(other.layout), read_files(other.layout), tree)
+            break
+        except Fault as fault:
+            path, rest = fault.what.split(" ", 1)
+            assert rest == "has CRLF line ends where the lock has LF: git converted it"
+            assert "git config core.autocrlf false" in fault.todo
+            assert f"git checkout -- {path}" in fault.todo
+            named = (path, *fault.details)
+        project.git("config", "core.autocrlf", "false", where=clone)
+        for one in named:
+            (clone / one).unlink()
+            project.git("checkout", "--", one, where=clone)
+        seen += named
+    # What holds a CRLF already, as the patch of win.txt does, git leaves alone.
+    assert set(seen) == {BUILD, CORE, "overlay/tests/test_new.py", "overlay/vllm/new.py"}
 
 
 def test_the_project_keeps_its_series_as_bytes(tmp_path: Path) -> None:
