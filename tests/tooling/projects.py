@@ -29,6 +29,7 @@ from ci.verbs import apply as applying
 from ci.verbs import refresh as refreshing
 from ci.worktree.applied import Applied, apply
 
+ROOT = Path(__file__).resolve().parents[2]
 CLOCK = "1700000000 +0000"
 TAG = "v0.0.1"
 COMMIT = "1" * 40
@@ -156,6 +157,13 @@ class Project:
         """The store, with the pinned base in it."""
         store = open_store(self.layout.store)
         return store, open_base(store, self.layout.downloads, pin.load_pin(self.layout.pin))
+
+    def with_tooling(self) -> Project:
+        """The same, where `python -m ci` acts on it: the tooling runs from here."""
+        for name in ("ci", "pyproject.toml"):
+            if not (self.root / name).exists():
+                (self.root / name).symlink_to(ROOT / name)
+        return self
 
     # -- verbs -------------------------------------------------------------------
 

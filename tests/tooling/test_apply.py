@@ -619,11 +619,10 @@ def test_another_folder_is_refused(project: Project) -> None:
 
 
 def _run(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
-    root = Path(__file__).resolve().parents[2]
     return subprocess.run(
         [sys.executable, "-m", "ci", *words],
-        cwd=project.root,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root)},
+        cwd=project.with_tooling().root,
+        env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )

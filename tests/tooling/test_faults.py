@@ -239,11 +239,10 @@ def test_a_real_kill(project: Project, tmp_path: Path) -> None:
     edited = project.files()
     finished = project.copy(tmp_path / "finished")
     finished.refresh()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for number, seconds in enumerate((0, 0.05, 0.1)):
-        one = project.copy(tmp_path / f"kill-{number}")
+        one = project.copy(tmp_path / f"kill-{number}").with_tooling()
         words = [sys.executable, "-m", "ci", "refresh"]
-        run = subprocess.Popen(words, cwd=one.root, env=env, stderr=subprocess.DEVNULL,
+        run = subprocess.Popen(words, cwd=one.root, stderr=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL)  # fmt: skip
         while run.poll() is None and _at_work(one) != run.pid:
             time.sleep(0.01)
