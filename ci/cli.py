@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci import CHECKOUT
-from ci.core import toml
 from ci.core.content import show
 from ci.core.errors import Fault
 from ci.core.layout import Layout
@@ -179,6 +178,9 @@ def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECK
 
     def run() -> int:
         verb, args = _parse(words, verbs)
+        # Not at the top: a bare interpreter imports this module before it has the libraries.
+        from ci.core import toml
+
         layout = Layout(root)
         toml.load(layout.pin)  # nothing can be done without, and a pipe would never end
         return verb.run(layout, args)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ci import CHECKOUT
 from ci.env import bootstrap
 from ci.env.venvs import Environment, Recipe
 
@@ -18,6 +20,15 @@ class _Gone(Exception):
 
 def test_an_interpreter_with_the_libraries_goes_on() -> None:
     assert bootstrap.enter() == 0
+
+
+def test_a_bare_one_gets_as_far_as_entering() -> None:
+    # -S: without site-packages, so none of the tooling's libraries is there.
+    code = "import ci.__main__, sys; sys.exit('msgspec' in sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_bare_one_goes_on_in_the_environment(
