@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ci.core.errors import Fault
@@ -23,6 +24,41 @@ def open_store(folder: Path) -> Git:
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_bytes(ATTRIBUTES)
     return store
+
+
+# For whoever works there with git of their own: bytes stay what they are.
+_SETTINGS = """\
+[core]
+\tautocrlf = false
+\teol = lf
+\tsafecrlf = false
+\tquotePath = false
+[gc]
+\tauto = 0
+"""
+
+
+def repository_over(store: Path, root: Path, branch: str) -> Git:
+    """A new repository in the folder `root`, for work on files of the store's trees.
+
+    It finds the store's objects by a relative path, so that a checkout can be
+    moved as a whole; `root` may be moved within its folder.
+
+    Args:
+        branch: the one that it is on; the caller makes it.
+    """
+    repo = Git(root / ".git", work_tree=root)
+    repo.run("init", "-q", "--template=", f"--initial-branch={branch}", cwd=root)
+    objects = os.path.relpath(store / "objects", repo.git_dir / "objects")
+    for name, data in (
+        ("objects/info/alternates", os.fsencode(objects) + b"\n"),
+        ("info/attributes", ATTRIBUTES),
+    ):
+        (repo.git_dir / name).parent.mkdir(exist_ok=True)
+        (repo.git_dir / name).write_bytes(data)
+    with (repo.git_dir / "config").open("a") as config:
+        config.write(_SETTINGS)
+    return repo
 
 
 def sweep(store: Path, work_tree: Path) -> None:

@@ -8,7 +8,6 @@ marked, so `git diff` there shows just what has to be solved.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from ci.core.content import show
 from ci.core.errors import Fault, listed
 from ci.core.progress import say
 from ci.git.repo import Git
-from ci.git.store import ATTRIBUTES
+from ci.git.store import repository_over
 from ci.git.trees import changes, read_contents
 from ci.roll.attempt import NOTE, Rolled
 from ci.roll.merging import marked_lines
@@ -119,21 +118,10 @@ class ConflictTree:
         for left in (making, self.root):
             shutil.rmtree(left, ignore_errors=True)
         making.mkdir(parents=True)
-        repo = Git(making / ".git", work_tree=making)
-        repo.run("init", "-q", "--template=", cwd=making)
-        # git reads it from where the repository is now as well as later: same depth.
-        objects = os.path.relpath(self.store.git_dir / "objects", self.root / ".git" / "objects")
-        for name, data in (
-            ("objects/info/alternates", os.fsencode(objects) + b"\n"),
-            ("info/attributes", ATTRIBUTES),
-        ):
-            (repo.git_dir / name).parent.mkdir(exist_ok=True)
-            (repo.git_dir / name).write_bytes(data)
-        repo.run("config", "gc.auto", "0")
+        repo = repository_over(self.store.git_dir, making, _BRANCH.rpartition("/")[2])
         (self.folder / "roll.index").unlink(missing_ok=True)
         self._view(making).run("read-tree", "-m", "-u", opened.marked)
         repo.run("update-ref", _BRANCH, head)
-        repo.run("symbolic-ref", "HEAD", _BRANCH)
         repo.run("read-tree", head)
         self.store.run("update-ref", f"refs/roll-open/{opened.marked}", opened.marked)
         (self.folder / "open.json").write_text(json.dumps(asdict(opened)))

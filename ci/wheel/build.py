@@ -21,7 +21,7 @@ from ci.core.progress import say, step
 from ci.env import venvs as environments
 from ci.env.venvs import Environment
 from ci.git.extract import export_tree
-from ci.git.repo import Git
+from ci.git.store import repository_over
 from ci.git.trees import list_tree
 from ci.pinned.pin import Artifact
 from ci.pinned.variant import Variant
@@ -104,12 +104,8 @@ def _lay_out(source: ComposedSeries, folder: Path) -> Path:
     templates and other data would be missing from the wheel.
     """
     export_tree(source.git, source.tree, folder)
-    git = Git(folder / ".git", work_tree=folder)
-    git.run("init", "-q", "--template=", cwd=folder)
-    objects = (source.git.git_dir / "objects").absolute()
-    (folder / ".git" / "objects" / "info").mkdir(exist_ok=True)
-    (folder / ".git" / "objects" / "info" / "alternates").write_text(f"{objects}\n", "utf-8")
-    git.run("update-ref", "--no-deref", "HEAD", source.commit)
+    git = repository_over(source.git.git_dir, folder, "series")
+    git.run("update-ref", "HEAD", source.commit)
     git.run("read-tree", "HEAD")
     return folder
 

@@ -20,21 +20,11 @@ from ci.core.content import FOLDER, show
 from ci.core.errors import Fault, listed
 from ci.core.layout import Layout
 from ci.git.repo import Git
-from ci.git.store import ATTRIBUTES
+from ci.git.store import repository_over
 from ci.git.trees import Raw, changes, list_tree, read_contents
 from ci.worktree.tree import APPLIED, BRANCH, DISCARDING, UPDATING, Seen, State, WorkTree, standing
 
 _OR_DISCARD = "; or put it aside with `nox -s apply -- --discard` (a backup is kept)"
-# For whoever works there with git of their own: bytes stay what they are.
-_SETTINGS = """\
-[core]
-\tautocrlf = false
-\teol = lf
-\tsafecrlf = false
-\tquotePath = false
-[gc]
-\tauto = 0
-"""
 
 
 class Dirty(Fault):
@@ -50,16 +40,7 @@ def create(layout: Layout, head: str) -> None:
         shutil.rmtree(left)
     making = WorkTree(layout, Path(tempfile.mkdtemp(prefix="vllm.making-", dir=layout.build)))
     making.root.chmod(0o777 & ~_umask())
-    repo = making.repo
-    repo.run("init", "-q", "--template=", "--initial-branch=series", cwd=making.root)
-    info = making.git_dir / "objects" / "info"
-    info.mkdir(exist_ok=True)
-    # From build/vllm/.git/objects: a checkout can be moved as a whole.
-    (info / "alternates").write_text("../../../store.git/objects\n")
-    (making.git_dir / "info").mkdir(exist_ok=True)
-    (making.git_dir / "info" / "attributes").write_bytes(ATTRIBUTES)
-    with (making.git_dir / "config").open("a") as config:
-        config.write(_SETTINGS)
+    repo = repository_over(layout.store, making.root, "series")
     (making.git_dir / "series-work-tree").write_text("made by `nox -s apply`\n")
     checkpoint("work tree: made empty")
     making.index.unlink(missing_ok=True)
