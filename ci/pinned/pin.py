@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from ci.core import toml
 from ci.core.errors import Fault
@@ -42,7 +44,7 @@ class Artifact:
 
     project: str
     file: str
-    size: int
+    size: Annotated[int, msgspec.Meta(gt=0)]
     sha256: str
 
 
@@ -80,55 +82,45 @@ class Pin:
         return self.wheels[name]
 
 
-_Forms = Mapping[str, tuple[re.Pattern[str], str]]
-"""Key -> what its value looks like, and what that is called.
+@dataclass(frozen=True)
+class _Release:
+    """[vllm] of the file."""
 
-Some of these become arguments of git and pip: none may be taken for an option.
-"""
-_OBJECT_ID = re.compile(r"[0-9a-f]{40}")
-_VLLM: _Forms = {
-    "version": (re.compile(r"[0-9][0-9A-Za-z.!+_-]*"), "a version"),
-    "repository": (re.compile(r"[A-Za-z0-9/.~][^\s\0]*"), "a URL or a path"),
-    "tag": (re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+/-]*"), "a tag"),
-    "commit": (_OBJECT_ID, "a full commit id"),
-    "base_tree": (_OBJECT_ID, "a full tree id"),
+    version: str
+    repository: str
+    tag: str
+    commit: str
+    base_tree: str
+
+
+@dataclass(frozen=True)
+class _Sdist(Artifact):
+    """[sdist] of the file."""
+
+    generated: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    """The file as a whole."""
+
+    vllm: _Release
+    sdist: _Sdist
+    wheels: Mapping[str, Artifact] = field(default_factory=dict)
+
+
+# Some of these become arguments of git and pip: none may be taken for an option.
+_FORMS: Mapping[str, tuple[str, str]] = {
+    "version": (r"[0-9][0-9A-Za-z.!+_-]*", "a version"),
+    "repository": (r"[A-Za-z0-9/.~][^\s\0]*", "a URL or a path"),
+    "tag": (r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+/-]*", "a tag"),
+    "commit": (r"[0-9a-f]{40}", "a full commit id"),
+    "base_tree": (r"[0-9a-f]{40}", "a full tree id"),
+    "project": (r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "the name of a package"),
+    "file": (_FILE.pattern, "a plain file name"),
+    "sha256": (r"[0-9a-f]{64}", "64 hex digits"),
 }
-_ARTIFACT: _Forms = {
-    "project": (re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"), "the name of a package"),
-    "file": (_FILE, "a plain file name"),
-    "sha256": (re.compile(r"[0-9a-f]{64}"), "64 hex digits"),
-}
-
-
-def _wrong(key: str, why: str) -> Fault:
-    return Fault(f"pin.toml: {key} {why}", todo="correct it, or restore the file")
-
-
-def _table(name: str, values: object, forms: _Forms, *others: str) -> dict[str, Any]:
-    """One table of the pin, with the keys of `forms` checked and those of `others` there.
-
-    Raises:
-        Fault: names the key that is missing, unknown or of the wrong form.
-    """
-    if not isinstance(values, dict):
-        raise Fault(f"pin.toml has no [{name}]", todo="restore the file from version control")
-    for key in values:
-        # A misspelt key is a mistake, not one to be passed over.
-        if key not in forms and key not in others:
-            raise _wrong(f"{name}.{key}", "is not a known key")
-    for key in (*forms, *others):
-        if key not in values:
-            raise _wrong(f"{name}.{key}", "is missing")
-    for key, (pattern, what) in forms.items():
-        if not isinstance(values[key], str) or not pattern.fullmatch(values[key]):
-            raise _wrong(f"{name}.{key}", f"should be {what}, is {values[key]!r}")
-    return values
-
-
-def _artifact(name: str, table: Mapping[str, Any]) -> Artifact:
-    if type(table["size"]) is not int or table["size"] <= 0:
-        raise _wrong(f"{name}.size", f"should be a number of bytes, is {table['size']!r}")
-    return Artifact(table["project"], table["file"], table["size"], table["sha256"])
+"""Key -> what its value looks like, and what that is called."""
 
 
 def load_pin(path: Path) -> Pin:
@@ -137,20 +129,20 @@ def load_pin(path: Path) -> Pin:
     Raises:
         Fault: a key is missing, unknown or of the wrong form.
     """
-    everything = {"wheels": {}, **toml.load(path)}
-    tables = _table("pin", everything, {}, "vllm", "sdist", "wheels")
-    vllm = _table("vllm", tables["vllm"], _VLLM)
-    sdist = _table("sdist", tables["sdist"], _ARTIFACT, "size", "generated")
-    generated = sdist["generated"]
-    if not isinstance(generated, list) or not all(isinstance(path, str) for path in generated):
-        raise _wrong("sdist.generated", "should be a list of paths")
-    names = _table("wheels", tables["wheels"], {}, *tables["wheels"])
-    wheels = {name: _table(f"wheels.{name}", names[name], _ARTIFACT, "size") for name in names}
+    read = toml.read(path, _File)
+    named = {f"wheels.{name}": wheel for name, wheel in read.wheels.items()}
+    for name, table in {"vllm": read.vllm, "sdist": read.sdist, **named}.items():
+        for key, (form, what) in _FORMS.items():
+            value = getattr(table, key, None)
+            if value is not None and not re.fullmatch(form, value):
+                raise Fault(
+                    f"pin.toml: {name}.{key} should be {what}, is {value!r}",
+                    todo="correct it, or restore the file: git checkout -- pin.toml",
+                )
+    sdist = asdict(read.sdist)
+    generated = sdist.pop("generated")
     return Pin(
-        **vllm,
-        sdist=_artifact("sdist", sdist),
-        generated=tuple(generated),
-        wheels={name: _artifact(f"wheels.{name}", table) for name, table in wheels.items()},
+        **asdict(read.vllm), sdist=Artifact(**sdist), generated=generated, wheels=read.wheels
     )
 
 
@@ -162,7 +154,7 @@ def _lines(table: str, values: Mapping[str, object]) -> str:
 
 def dump_pin(pin: Pin) -> str:
     """The one form of pin.toml: what `load_pin` reads, ready to be written."""
-    vllm = {key: getattr(pin, key) for key in _VLLM}
+    vllm = {one.name: getattr(pin, one.name) for one in fields(_Release)}
     sdist = {**asdict(pin.sdist), "generated": list(pin.generated)}
     parts = [
         _HEAD,
