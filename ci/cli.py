@@ -1,10 +1,10 @@
-"""The command line: which verbs there are, and how their ends are told.
+"""The command line: which verbs there are, and how a run ends.
 
 A verb is a `Verb` in `VERBS`: its name, one line of help, a function that
-declares its options and one that does it. The latter imports the verb's room
-inside, so that no verb pays for the libraries of another.
+declares its options and one that runs it. Its module is imported only when it
+is asked for, so that no verb pays for the libraries of another.
 
-Whatever a user can cause or mend ends in one line on standard error and exit
+Whatever a user can cause or fix ends in one line on standard error and exit
 status 1; anything else is a bug and keeps its traceback.
 """
 
@@ -37,10 +37,10 @@ class Verb:
     """One thing the tooling does.
 
     Attributes:
-        run: does it; its result is the exit status.
+        run: runs it and returns the exit status.
         options: adds the verb's options to its parser.
-        passes_on: words that the parser does not know are no mistake but
-            meant for another program (pytest); `run` finds them in `args.rest`.
+        passes_on: arguments that the parser does not know are meant for another
+            program (pytest); `run` finds them in `args.rest`.
     """
 
     name: str
@@ -55,42 +55,33 @@ class Verb:
         return f"nox -s {self.name} --"
 
 
-def _room(module: str, verb: str, help: str, *, passes_on: bool = False) -> Verb:
-    """A verb whose room has `options` and `run`; imported when it is used."""
+def _module_verb(name: str, help: str, *, passes_on: bool = False) -> Verb:
+    """The verb that `options` and `run` of ci/verbs/NAME.py make; imported when it is used."""
 
     def options(parser: argparse.ArgumentParser) -> None:
-        importlib.import_module(module).options(parser)
+        importlib.import_module(f"ci.verbs.{name}").options(parser)
 
     def run(layout: Layout, args: argparse.Namespace) -> int:
-        status: int = importlib.import_module(module).run(layout, args)
+        status: int = importlib.import_module(f"ci.verbs.{name}").run(layout, args)
         return status
 
-    return Verb(verb, help, run, options, passes_on)
+    return Verb(name, help, run, options, passes_on)
 
 
 # One `Verb` a line, in the order in which a user meets them.
 VERBS: tuple[Verb, ...] = (
-    _room("ci.verbs.apply", "apply", "compose the series on the pinned vLLM and check it out"),
-    _room("ci.verbs.build", "build", "build the composed series as wheels in dist/"),
-    _room(
-        "ci.verbs.test",
-        "test",
-        "install the CPU wheel, verify it and run the tests",
-        passes_on=True,
-    ),
-    _room(
-        "ci.verbs.lint",
-        "lint",
-        "check the tooling, the series and what it changes in vLLM",
-    ),
-    _room("ci.verbs.verify", "verify", "check a wheel or an installed vLLM against its series"),
-    _room("ci.verbs.baseline", "baseline", "record upstream's tests on the pristine pin"),
-    _room("ci.verbs.bench", "bench", "run a benchmark in the test environment", passes_on=True),
-    _room("ci.verbs.refresh", "refresh", "take edits of build/vllm into the series"),
-    _room("ci.verbs.upstream", "upstream", "make a topic ready to be sent to vLLM"),
-    _room("ci.verbs.prefixes", "prefixes", "try every prefix, topic and declared need by itself"),
-    _room("ci.verbs.status", "status", "say where everything stands, on one screen"),
-    _room("ci.verbs.roll", "roll", "try the series on another vLLM, and move it there"),
+    _module_verb("apply", "compose the series on the pinned vLLM and check it out"),
+    _module_verb("build", "build the composed series as wheels in dist/"),
+    _module_verb("test", "install the CPU wheel, verify it and run the tests", passes_on=True),
+    _module_verb("lint", "check the tooling, the series and what it changes in vLLM"),
+    _module_verb("verify", "check a wheel or an installed vLLM against its series"),
+    _module_verb("baseline", "record upstream's tests on the pristine pin"),
+    _module_verb("bench", "run a benchmark in the test environment", passes_on=True),
+    _module_verb("refresh", "take edits of build/vllm into the series"),
+    _module_verb("upstream", "make a topic ready to be sent to vLLM"),
+    _module_verb("prefixes", "try every prefix, topic and declared need by itself"),
+    _module_verb("status", "show where everything stands, on one screen"),
+    _module_verb("roll", "try the series on another vLLM, and move it there"),
 )
 
 
@@ -101,20 +92,19 @@ class _Parser(argparse.ArgumentParser):
         raise Fault(message, todo=f"see `{self.prog} --help`")
 
 
-def _parser(verbs: Sequence[Verb], words: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(verbs: Sequence[Verb], argv: Sequence[str]) -> argparse.ArgumentParser:
     """A parser of all verbs, with the options of the one that is asked for."""
     parser = _Parser(prog="python -m ci", description="Pin, compose, build, test and refresh.")
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in verbs:
         its = below.add_parser(verb.name, prog=verb.command, help=verb.help, description=verb.help)
-        if verb.name in words[:1]:
+        if verb.name in argv[:1]:
             verb.options(its)
     return parser
 
 
-def _parse(words: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.Namespace]:
-    parser = _parser(verbs, words)
-    args, rest = parser.parse_known_args(words)
+def _parse(argv: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.Namespace]:
+    args, rest = _parser(verbs, argv).parse_known_args(argv)
     verb = next(verb for verb in verbs if verb.name == args.verb)
     if rest and not verb.passes_on:
         raise Fault(
@@ -125,12 +115,12 @@ def _parse(words: Sequence[str], verbs: Sequence[Verb]) -> tuple[Verb, argparse.
     return verb, args
 
 
-# What the machine can lack that is the user's to mend, by errno.
-_MENDABLE = {
+# What the user can fix on the machine, by errno: what is wrong, and what to do.
+_FIXABLE = {
     errno.ENOSPC: ("no space left on the disk", "free some space and run it again"),
     errno.EDQUOT: ("the disk quota is used up", "free some space and run it again"),
-    errno.EACCES: ("permission denied", "make it readable and writable for you"),
-    errno.EPERM: ("not permitted", "make it readable and writable for you"),
+    errno.EACCES: ("permission denied", "make it readable and writable for yourself"),
+    errno.EPERM: ("not permitted", "make it readable and writable for yourself"),
     errno.EROFS: ("the file system is read-only", "work in a checkout that can be written"),
     errno.ENAMETOOLONG: ("the path is too long", "check out the project in a shorter path"),
     errno.EEXIST: ("something else is in its place", "move it away and run it again"),
@@ -150,8 +140,8 @@ _UNREACHABLE = {
 
 def _as_fault(error: OSError) -> Fault | None:
     """The fault that an operating system error stands for; None for a bug."""
-    if error.errno in _MENDABLE:
-        what, todo = _MENDABLE[error.errno]
+    if error.errno in _FIXABLE:
+        what, todo = _FIXABLE[error.errno]
         where = f": {_at_fault(error)}" if error.filename else ""
         return Fault(what + where, todo=todo)
     if error.errno in _UNREACHABLE:
@@ -169,7 +159,7 @@ def _at_fault(error: OSError) -> str:
     return show(os.fsencode(path))
 
 
-def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECKOUT) -> int:
+def main(argv: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECKOUT) -> int:
     """Run one verb on the checkout at `root` and hand back the exit status.
 
     By default it is the one that the running tooling is part of, wherever it
@@ -177,7 +167,7 @@ def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECK
     """
 
     def run() -> int:
-        verb, args = _parse(words, verbs)
+        verb, args = _parse(argv, verbs)
         # Not at the top: a bare interpreter imports this module before it has the libraries.
         from ci.core import toml
 
@@ -189,7 +179,7 @@ def main(words: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECK
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Do `run`, telling whatever a user can mend in one line instead of a traceback."""
+    """Call `run`; report whatever a user can fix in one line instead of a traceback."""
     try:
         return run()
     except KeyboardInterrupt:
@@ -200,15 +190,15 @@ def guarded(run: Callable[[], int]) -> int:
         sys.stderr.close()
         return 1
     except Fault as fault:
-        return _tell(fault)
+        return _report(fault)
     except OSError as error:
         known = _as_fault(error)
         if known is None:
             raise
-        return _tell(known)
+        return _report(known)
 
 
-def _tell(fault: Fault) -> int:
+def _report(fault: Fault) -> int:
     sys.stdout.flush()
     print(f"error: {fault}", file=sys.stderr)
     return 1
