@@ -62,6 +62,11 @@ class Recipe:
     requirements: tuple[str, ...]
     constraints: Path | None = None
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What `pip install` is given."""
+        return (*(("-c", str(self.constraints)) if self.constraints else ()), *self.requirements)
+
     def key(self) -> str:
         """Changes exactly when the environment has to be made again."""
         files = () if self.constraints is None else (self.constraints,)
@@ -72,7 +77,7 @@ def ensure(envs: Path, recipe: Recipe) -> Environment:
     """The environment of `recipe` below `envs`, made if it is missing, stale or half made.
 
     Raises:
-        Fault: a package cannot be had or installed.
+        Fault: a package cannot be fetched or installed.
     """
     environment = Environment(envs / recipe.name)
 
@@ -81,7 +86,7 @@ def ensure(envs: Path, recipe: Recipe) -> Environment:
         say(f"making the environment {recipe.name}: {count} requirement{'s' * (count != 1)}")
         _create(environment)
         if recipe.requirements:
-            _install(environment, _as_arguments(folder, recipe))
+            _install(environment, recipe.arguments)
 
     ensure_built(environment.folder, recipe.key(), make, in_place=True)
     return environment
@@ -181,12 +186,3 @@ def _install(environment: Environment, args: Iterable[str]) -> None:
         env=clean_variables(),
         log=environment.log,
     )
-
-
-def _as_arguments(folder: Path, recipe: Recipe) -> list[str]:
-    listed = folder / "requirements.txt"
-    listed.write_text("\n".join(recipe.requirements) + "\n", "utf-8")
-    args = ["-r", str(listed)]
-    if recipe.constraints is not None:
-        args += ["-c", str(recipe.constraints)]
-    return args

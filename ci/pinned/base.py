@@ -61,18 +61,13 @@ def import_base(
     Raises:
         Fault: the source is not there, or does not hold what the pin says.
     """
-    known = _bases(git)
-    chosen = chosen_ref(pin)
-    if source is None and chosen in known:
-        found = known[chosen]
-        return Base(*found, Kind.GIT if found[0] == pin.commit else Kind.SDIST)
-    if _kind_of(source, pin) is Kind.GIT:
-        assert source is not None
-        base = _from_git(git, pin, source, known, show)
+    if source is None and (chosen := _kept(git, pin, _chosen_ref(pin))) is not None:
+        return chosen
+    if source is not None and _kind_of(source, pin) is Kind.GIT:
+        base = _from_git(git, pin, source, show)
     else:
-        base = _from_sdist(git, downloads, pin, source, known, show)
-    if known.get(chosen) != (base.commit, base.tree):
-        git.run("update-ref", chosen, base.commit)
+        base = _from_sdist(git, downloads, pin, source, show)
+    git.run("update-ref", _chosen_ref(pin), base.commit)
     return base
 
 
@@ -80,16 +75,9 @@ def sdist_base(git: Git, downloads: Path, pin: Pin, show: Show = say) -> Base:
     """The base made from the pin's sdist, whichever is built on.
 
     Raises:
-        Fault: the sdist cannot be had.
+        Fault: the sdist cannot be fetched.
     """
-    return _from_sdist(git, downloads, pin, None, _bases(git), show)
-
-
-def _bases(git: Git) -> dict[str, tuple[str, str]]:
-    """Every base in the store: ref -> (commit, tree)."""
-    out = git.text("for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/base/")
-    rows = [line.split(" ") for line in out.splitlines()]
-    return {name: (commit, tree) for name, commit, tree in rows}
+    return _from_sdist(git, downloads, pin, None, show)
 
 
 def base_ref(pin: Pin, kind: Kind) -> str:
@@ -97,9 +85,18 @@ def base_ref(pin: Pin, kind: Kind) -> str:
     return f"refs/base/{kind.value}/{_digest(pin)}"
 
 
-def chosen_ref(pin: Pin) -> str:
+def _chosen_ref(pin: Pin) -> str:
     """Where the base is kept that this pin's series is composed on."""
     return f"refs/base/chosen-{_digest(pin)}"
+
+
+def _kept(git: Git, pin: Pin, ref: str) -> Base | None:
+    """The base at a ref of the store, None if there is none."""
+    found = git.text("for-each-ref", "--format=%(objectname) %(tree)", ref)
+    if not found:
+        return None
+    commit, tree = found.split(" ")
+    return Base(commit, tree, Kind.GIT if commit == pin.commit else Kind.SDIST)
 
 
 def _digest(pin: Pin) -> str:
@@ -119,16 +116,14 @@ def is_git(source: str) -> bool:
     )
 
 
-def _kind_of(source: str | None, pin: Pin) -> Kind:
+def _kind_of(source: str, pin: Pin) -> Kind:
     """What kind of place the user gave.
 
     Raises:
-        Fault: it is none that vLLM could come from.
+        Fault: vLLM cannot come from it.
     """
-    if source is None or source == INDEX:
-        return Kind.SDIST
     path = Path(source)
-    if path.is_file() or (path / pin.sdist.file).is_file():
+    if source == INDEX or path.is_file() or (path / pin.sdist.file).is_file():
         return Kind.SDIST
     if is_git(source):
         return Kind.GIT
@@ -142,17 +137,10 @@ def _kind_of(source: str | None, pin: Pin) -> Kind:
     )
 
 
-def _from_sdist(
-    git: Git,
-    downloads: Path,
-    pin: Pin,
-    source: str | None,
-    known: dict[str, tuple[str, str]],
-    show: Show,
-) -> Base:
-    ref = base_ref(pin, Kind.SDIST)
-    if ref in known and known[ref][1] == pin.base_tree and source in (None, INDEX):
-        return Base(*known[ref], Kind.SDIST)
+def _from_sdist(git: Git, downloads: Path, pin: Pin, source: str | None, show: Show) -> Base:
+    kept = _kept(git, pin, base_ref(pin, Kind.SDIST))
+    if kept is not None and kept.tree == pin.base_tree and source in (None, INDEX):
+        return kept
     path = fetch_artifact(downloads, pin.sdist, source, show)
     show(f"importing {pin.sdist.file}")
     found = list(sdist_files(path))
@@ -169,7 +157,7 @@ def _from_sdist(
         f"{pin.tag}\n\nThe files of {pin.sdist.file}, as made from\n"
         f"{pin.repository}\ncommit {pin.commit}.",
     )
-    git.run("update-ref", ref, commit)
+    git.run("update-ref", base_ref(pin, Kind.SDIST), commit)
     return Base(commit, tree, Kind.SDIST)
 
 
@@ -200,12 +188,10 @@ def _other(pin: Pin, key: str, said: str, found: str) -> Fault:
     )
 
 
-def _from_git(
-    git: Git, pin: Pin, source: str, known: dict[str, tuple[str, str]], show: Show
-) -> Base:
+def _from_git(git: Git, pin: Pin, source: str, show: Show) -> Base:
     """vLLM's own commit from a git repository, without its history."""
-    ref = base_ref(pin, Kind.GIT)
-    if known.get(ref, ("",))[0] != pin.commit:
+    kept = _kept(git, pin, base_ref(pin, Kind.GIT))
+    if kept is None or kept.commit != pin.commit:
         show(f"fetching {pin.tag} from {_shown(source)}")
         fetch_commit(git, source, (pin.commit, f"refs/tags/{pin.tag}"))
         got = git.text("rev-parse", ARRIVED)
@@ -214,7 +200,7 @@ def _from_git(
                 f"{pin.tag} of {_shown(source)} is commit {got}, the pin says {pin.commit}",
                 todo="give a clone, mirror or URL of vLLM's own repository",
             )
-        git.run("update-ref", ref, pin.commit)
+        git.run("update-ref", base_ref(pin, Kind.GIT), pin.commit)
     return Base(pin.commit, git.tree_of(pin.commit), Kind.GIT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pypi_simple import NoSuchProjectError, PyPISimple, tqdm_progress_factory
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3.util import Retry
 
+from ci.core.errors import Fault
 from ci.pinned.indexes import Indexes, without_secrets
 
 if TYPE_CHECKING:
@@ -24,18 +26,6 @@ ATTEMPTS = 4
 PAUSE = 0.5
 """Seconds before the second attempt; twice as many before the third, and so on."""
 _IDENTITY = {"Accept-Encoding": "identity"}
-
-
-class Unreachable(Exception):
-    """An index or file could not be had: `str()` says from where and why.
-
-    Attributes:
-        network: True where nothing answered, False where a server said no.
-    """
-
-    def __init__(self, url: str, error: Exception) -> None:
-        why, self.network = _reason(error)
-        super().__init__(f"{without_secrets(url)}: {why}")
 
 
 class _Network(HTTPAdapter):
@@ -69,6 +59,7 @@ class _Disk(BaseAdapter):
         response = requests.Response()
         response.request, response.url = request, request.url or ""
         response.headers["content-type"] = "text/html"
+        response.raw = io.BytesIO()
         try:
             file = path / "index.html" if path.is_dir() else path
             response.raw = file.open("rb")
@@ -86,12 +77,14 @@ class Client:
     """The indexes that the user's settings name.
 
     Attributes:
-        failures: what could not be had from them so far.
+        failures: what could not be fetched so far: from where, and why.
+        silent: one of them did not answer at all, rather than refuse.
     """
 
     def __init__(self, settings: Indexes) -> None:
         self.settings = settings
-        self.failures: list[Unreachable] = []
+        self.failures: list[str] = []
+        self.silent = False
         self._session = requests.Session()
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, _Network(settings))
@@ -99,6 +92,11 @@ class Client:
 
     def close(self) -> None:
         self._session.close()
+
+    def fault(self, what: str, todo: str) -> Fault:
+        """The fault for what no index gave, with all failures listed."""
+        network = "no network: " if self.silent else ""
+        return Fault(f"{network}{what}", todo=todo, details=tuple(self.failures))
 
     def files(self, project: str) -> Iterator[DistributionPackage]:
         """The files of a project, one index after the other.
@@ -112,33 +110,30 @@ class Client:
             except NoSuchProjectError:
                 continue
             except (requests.RequestException, ValueError) as error:
-                self.failures.append(Unreachable(simple.get_project_url(project), error))
+                self._note(simple.get_project_url(project), error)
                 continue
             for package in page.packages:
                 package.url = _signed_in(package.url, index)
                 yield package
 
-    def size(self, url: str) -> int:
-        """How many bytes the file has, for an index whose page does not say.
-
-        Raises:
-            Unreachable: the server does not say either.
-        """
+    def size(self, url: str) -> int | None:
+        """How long the file is, for an index whose page does not say; None if unknown."""
         try:
             with self._session.get(url, stream=True, headers=_IDENTITY) as response:
                 response.raise_for_status()
                 return int(response.headers["Content-Length"])
         except (requests.RequestException, KeyError, ValueError) as error:
-            raise Unreachable(url, error) from None
+            self._note(url, error)
+            return None
 
-    def save(self, package: DistributionPackage, path: Path, size: int) -> None:
-        """Write a file of an index to `path`, begun anew where the connection breaks.
+    def save(self, package: DistributionPackage, path: Path, size: int) -> bool:
+        """Write a file of an index to `path`, starting over where the connection breaks.
 
         Args:
             size: how long it should be; a shorter one may have been cut off.
 
-        Raises:
-            Unreachable: it broke `ATTEMPTS` times, or the server refuses.
+        Returns:
+            False if it broke `ATTEMPTS` times or the server refuses; see `failures`.
         """
         simple = PyPISimple(session=self._session)
         bar = tqdm_progress_factory(
@@ -148,12 +143,18 @@ class Client:
             try:
                 simple.download_package(package, path, False, progress=bar, headers=_IDENTITY)
                 if path.stat().st_size >= size:
-                    return
+                    break
             except requests.RequestException as error:
-                failure = Unreachable(package.url, error)
-                if not failure.network or attempt == ATTEMPTS:
-                    raise failure from None
+                if attempt == ATTEMPTS or not _reason(error)[1]:
+                    self._note(package.url, error)
+                    return False
             time.sleep(PAUSE * attempt)
+        return True
+
+    def _note(self, url: str, error: Exception) -> None:
+        why, network = _reason(error)
+        self.failures.append(f"{without_secrets(url)}: {why}")
+        self.silent = self.silent or network
 
 
 def _signed_in(url: str, index: str) -> str:
@@ -165,7 +166,7 @@ def _signed_in(url: str, index: str) -> str:
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """Why something could not be had, and whether that is because nothing answered."""
+    """Why a request failed, and whether that is because nothing answered."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP status {error.response.status_code}", error.response.status_code >= 500
     if isinstance(error, requests.exceptions.SSLError):

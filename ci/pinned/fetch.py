@@ -1,16 +1,16 @@
-"""Where the pin's files come from. The only room that downloads.
+"""Where the pin's files come from.
 
-`fetch_artifact` brings a file of the pin into the downloads folder and answers
+`fetch_artifact` puts a file of the pin into the downloads folder and vouches
 for its sha256: from an index, or from a file or folder that the user gave. A
-file gets its name only when it is whole and verified; what breaks off is begun
-anew.
+file gets its name only when it is whole and verified; a broken download starts
+over.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -27,11 +27,11 @@ INDEX = "index"
 _ELSEWHERE = "use another index, or give the file: --source PATH"
 
 
-def source_word(word: str) -> str:
-    """The type of every `--source` option: a shell variable that is not set is no source."""
-    if not word.strip():
+def source_word(text: str) -> str:
+    """The type of every `--source` option; an unset shell variable is no source."""
+    if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give a file, a folder or a git repository")
-    return word
+    return text
 
 
 def fetch_artifact(
@@ -44,7 +44,7 @@ def fetch_artifact(
             package indexes that pip and uv are set to use.
 
     Raises:
-        Fault: it cannot be had, or is not what the pin says.
+        Fault: no place has it, or it is not what the pin says.
     """
     target = downloads / artifact.file
     given = None if source in (None, INDEX) else _given_file(Path(str(source)), artifact)
@@ -130,12 +130,12 @@ def _bring(given: Path | None, target: Path, artifact: Artifact, show: Show) -> 
 
 
 def _download(settings: Indexes, part: Path, artifact: Artifact, show: Show) -> None:
-    """Fetch from the first index that gives the artifact, verified.
+    """Fetch from the first index that has the artifact, verified.
 
     Raises:
-        Fault: none does; tells of all.
+        Fault: none has it: a wrong file is reported first, then no answer, then no file.
     """
-    from ci.pinned.download import Client, Unreachable
+    from ci.pinned.download import Client
 
     wrong: list[Fault] = []
     with closing(Client(settings)) as client:
@@ -144,37 +144,25 @@ def _download(settings: Indexes, part: Path, artifact: Artifact, show: Show) -> 
                 continue
             where = without_secrets(package.url)
             listed = package.digests.get("sha256", artifact.sha256)
-            if listed != artifact.sha256:
-                wrong.append(_wrong(where, artifact, listed, _ELSEWHERE))
-                continue
-            show(f"downloading {artifact.file} ({_megabytes(artifact.size)})")
             try:
-                client.save(package, part, artifact.size)
-                return _verify(part, where, artifact, _ELSEWHERE)
-            except Unreachable as failure:
-                client.failures.append(failure)
+                if listed != artifact.sha256:
+                    raise _wrong(where, artifact, listed, _ELSEWHERE)
+                show(f"downloading {artifact.file} ({_megabytes(artifact.size)})")
+                if client.save(package, part, artifact.size):
+                    return _verify(part, where, artifact, _ELSEWHERE)
             except Fault as fault:
                 wrong.append(fault)
-    raise _not_had(artifact, settings, client.failures, wrong)
-
-
-def _not_had(
-    artifact: Artifact, settings: Indexes, failures: Sequence[Exception], refused: Sequence[Fault]
-) -> Fault:
-    """Why no index gave the file: a wrong file first, then no answer, then no file."""
-    if refused:
-        more = tuple(str(other) for other in [*refused[1:], *failures])
-        return Fault(refused[0].what, todo=refused[0].todo, details=more)
-    if failures:
-        silent = any(getattr(failure, "network", False) for failure in failures)
-        return Fault(
-            f"{'no network: ' if silent else ''}{artifact.file} could not be fetched",
-            todo="connect and run it again, or give the file: --source PATH",
-            details=tuple(str(failure) for failure in failures),
-        )
+        if wrong:
+            others = (*map(str, wrong[1:]), *client.failures)
+            raise Fault(wrong[0].what, todo=wrong[0].todo, details=others)
+        if client.failures:
+            raise client.fault(
+                f"{artifact.file} could not be fetched",
+                "connect and run it again, or give the file: --source PATH",
+            )
     asked = ", ".join(map(without_secrets, settings.urls))
     why = f"is not on {asked}" if asked else "is not here, and pip or uv is set to ask no index"
-    return Fault(
+    raise Fault(
         f"{artifact.file} {why}",
         todo=f"set PIP_INDEX_URL to an index that has it, or give the file: --source PATH "
         f"({artifact.project}, sha256 {artifact.sha256})",

@@ -73,12 +73,10 @@ def releases() -> list[str]:
 def _files(client: Client, project: str) -> list[DistributionPackage]:
     """What the indexes that can be asked have of a project."""
     found = list(client.files(project))
-    failures = client.failures
-    if failures and not found:
-        raise Fault(
-            f"{'no network: ' if failures[0].network else ''}no index could be asked for {project}",
-            todo="connect and run it again, or give a source: --source PATH",
-            details=tuple(str(failure) for failure in failures),
+    if client.failures and not found:
+        raise client.fault(
+            f"no index could be asked for {project}",
+            "connect and run it again, or give a source: --source PATH",
         )
     return found
 
@@ -115,10 +113,10 @@ def _wheels(
 
 def _artifact(client: Client, project: str, file: DistributionPackage) -> Artifact:
     sha256 = file.digests.get("sha256")
-    if not sha256:
+    size = file.size or client.size(file.url)
+    if not sha256 or not size:
         raise Fault(
-            f"the index lists no sha256 for {file.filename}",
+            f"the index lists no {'size' if sha256 else 'sha256'} for {file.filename}",
             todo="use another index (PIP_INDEX_URL), or give the file: --source PATH",
         )
-    size = file.size if file.size is not None else client.size(file.url)
     return Artifact(project, file.filename, size, sha256)

@@ -106,6 +106,8 @@ def test_machine_trouble_is_one_line(
         ("patches/series.toml", "pipe"),
         ("patches/series.lock", "folder"),
         ("pin.toml", "pipe"),
+        ("pin.toml", "folder"),
+        ("pin.toml", "link"),
     ],
 )
 def test_something_else_in_the_place_of_ours(

