@@ -14,7 +14,6 @@ from itertools import groupby
 
 from ci.core.content import SYMLINK, is_binary, show, split_lines
 from ci.core.errors import Fault
-from ci.core.layout import Layout
 from ci.pinned.pin import load_pin
 from ci.series import lock as locking
 from ci.series import patch as patchfile
@@ -26,6 +25,7 @@ from ci.series.lock import Lock
 from ci.series.message import problems
 from ci.series.model import Patch, SeriesFiles, dump_series, read_files, series_paths
 from ci.series.patch import AUTHOR, PatchFile
+from ci.series.paths import SeriesPaths
 
 _RELOCK = "`nox -s apply -- --relock` writes it in canonical form"
 _SUBJECT = re.compile(r"\[[A-Za-z][A-Za-z0-9 _/-]*\]")
@@ -43,18 +43,18 @@ class Problem:
         return f"{self.where}: {self.what}"
 
 
-def check_series(layout: Layout) -> list[Problem]:
+def check_series(folders: SeriesPaths) -> list[Problem]:
     """Everything that is wrong with the series; nothing if it is good."""
     try:
-        files = read_files(layout)
-        lock = locking.load_lock(layout)
-        locking.check_inputs(lock, files, load_pin(layout.pin).base_tree)
+        files = read_files(folders)
+        lock = locking.load_lock(folders)
+        locking.check_inputs(lock, files, load_pin(folders.pin).base_tree)
     except Fault as fault:
         more = "; ".join((fault.todo, *fault.details)).strip("; ")
         return [Problem("series", f"{fault.what} ({more})" if more else fault.what)]
     assert lock is not None
-    found = list(_check_tables(layout, files, lock))
-    found += _check_folder(layout)
+    found = list(_check_tables(folders, files, lock))
+    found += _check_folder(folders)
     parsed: list[PatchFile] = []
     for index, patch in enumerate(files.series.patches):
         try:
@@ -70,14 +70,14 @@ def check_series(layout: Layout) -> list[Problem]:
     if len(parsed) == len(files.series.patches):
         found += _check_chain(files, lock, parsed)
     found += _check_overlay(files)
-    found += [Problem(*one) for one in not_kept(layout.root, series_paths(layout, files))]
+    found += [Problem(*one) for one in not_kept(folders.root, series_paths(folders, files))]
     return found
 
 
-def _check_tables(layout: Layout, files: SeriesFiles, lock: Lock) -> Iterator[Problem]:
-    if layout.series.read_bytes() != dump_series(files.series):
+def _check_tables(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> Iterator[Problem]:
+    if folders.series.read_bytes() != dump_series(files.series):
         yield Problem("patches/series.toml", f"is not in canonical form: {_RELOCK}")
-    if layout.lock.read_bytes() != locking.dump_lock(lock):
+    if folders.lock.read_bytes() != locking.dump_lock(lock):
         yield Problem("patches/series.lock", f"is not in canonical form: {_RELOCK}")
     used = {patch.topic for patch in files.series.patches}
     for topic in files.series.topics:
@@ -85,13 +85,13 @@ def _check_tables(layout: Layout, files: SeriesFiles, lock: Lock) -> Iterator[Pr
             yield Problem("patches/series.toml", f"no patch belongs to the topic {topic.name}")
 
 
-def _check_folder(layout: Layout) -> Iterator[Problem]:
+def _check_folder(folders: SeriesPaths) -> Iterator[Problem]:
     known = {"series.toml", "series.lock", "topics", "resolutions"}
-    for path in sorted(layout.patches.iterdir()):
+    for path in sorted(folders.patches.iterdir()):
         if path.name not in known and path.suffix != ".patch":
             yield Problem(f"patches/{path.name}", "does not belong here")
     try:
-        resolutions.load(layout.patches / "resolutions")
+        resolutions.load(folders.patches / "resolutions")
     except Fault as fault:
         yield Problem("patches/resolutions", str(fault))
 

@@ -16,8 +16,8 @@ from ci.core import toml
 from ci.core.content import Content, has_conflicts
 from ci.core.errors import Fault, listed
 from ci.core.files import read_plain
-from ci.core.layout import Layout
 from ci.series.model import SeriesFiles, toml_string
+from ci.series.paths import SeriesPaths
 
 _HEAD = """\
 # What the series must be and give: checked by every apply. Written by
@@ -59,20 +59,20 @@ class _LockToml:
     patch: tuple[LockedPatch, ...] = ()
 
 
-def load_lock(layout: Layout) -> Lock | None:
+def load_lock(folders: SeriesPaths) -> Lock | None:
     """Read the lock; None if there is none.
 
     Raises:
         Fault: it is not a lock.
     """
-    if not layout.lock.exists():
+    if not folders.lock.exists():
         return None
-    if has_conflicts(read_plain(layout.lock)):
+    if has_conflicts(read_plain(folders.lock)):
         raise Fault(
             "patches/series.lock has merge conflicts",
             todo="`nox -s apply -- --relock` writes it anew from the merged patches",
         )
-    read = toml.read(layout.lock, _LockToml, "patches/series.lock")
+    read = toml.read(folders.lock, _LockToml, "patches/series.lock")
     return Lock(read.base_tree, read.patch)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from ci.core import files, toml
 from ci.core.content import Content, has_conflicts, may_be_ref, show
 from ci.core.errors import Fault, listed
-from ci.core.layout import Layout
 from ci.series.merged import settled
+from ci.series.paths import SeriesPaths
 
 _HEAD = """\
 # The order of the patches, the files that each adds (under overlay/), and the
@@ -197,13 +197,13 @@ def _check(series: Series) -> None:
         earlier.append(patch.name)
 
 
-def load_series(layout: Layout) -> Series:
+def load_series(folders: SeriesPaths) -> Series:
     """Read patches/series.toml.
 
     Raises:
         Fault: it is missing, malformed or contradicts itself.
     """
-    tables = toml.read(layout.series, _SeriesToml, "patches/series.toml")
+    tables = toml.read(folders.series, _SeriesToml, "patches/series.toml")
     for topic in tables.topic:
         _check_topic(topic)
     for patch in tables.patch:
@@ -252,9 +252,9 @@ def own_comments(data: bytes) -> list[str]:
 # --- files --------------------------------------------------------------------
 
 
-def overlay_path(layout: Layout, path: str) -> bytes:
+def overlay_path(folders: SeriesPaths, path: str) -> bytes:
     """Where an overlay file lies."""
-    return files.under(layout.overlay, path.encode("utf-8"))
+    return files.under(folders.overlay, path.encode("utf-8"))
 
 
 def list_files(folder: Path) -> list[str]:
@@ -312,17 +312,17 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
     return replace(files, patches=patches)
 
 
-def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
+def _read_patches(folders: SeriesPaths, series: Series) -> dict[str, bytes]:
     found = {}
     for patch in series.patches:
         try:
-            found[patch.file] = files.read_plain(layout.patches / patch.file)
+            found[patch.file] = files.read_plain(folders.patches / patch.file)
         except FileNotFoundError:
             raise Fault(
                 f"patches/{patch.file} is missing, but series.toml names it",
                 todo=f"restore it (git checkout -- patches/{patch.file}) or take it out there",
             ) from None
-    stray = sorted(p.name for p in layout.patches.glob("*.patch") if p.name not in found)
+    stray = sorted(p.name for p in folders.patches.glob("*.patch") if p.name not in found)
     if stray:
         raise Fault(
             f"patches/{stray[0]} is not named in patches/series.toml",
@@ -332,14 +332,14 @@ def _read_patches(layout: Layout, series: Series) -> dict[str, bytes]:
     return found
 
 
-def series_paths(layout: Layout, files: SeriesFiles) -> list[str]:
+def series_paths(folders: SeriesPaths, files: SeriesFiles) -> list[str]:
     """The files of a series by their paths from the checkout's root."""
-    where = [layout.series, layout.lock, *map(layout.patches.joinpath, files.patches)]
-    where += map(layout.overlay.joinpath, files.overlay)
-    return [path.relative_to(layout.root).as_posix() for path in where]
+    where = [folders.series, folders.lock, *map(folders.patches.joinpath, files.patches)]
+    where += map(folders.overlay.joinpath, files.overlay)
+    return [path.relative_to(folders.root).as_posix() for path in where]
 
 
-def read_files(layout: Layout, *, settle: bool = False) -> SeriesFiles:
+def read_files(folders: SeriesPaths, *, settle: bool = False) -> SeriesFiles:
     """Read the series and all its bytes.
 
     Args:
@@ -349,9 +349,9 @@ def read_files(layout: Layout, *, settle: bool = False) -> SeriesFiles:
         Fault: a file that series.toml names is missing, one is there that no
             patch names, or one has merge conflicts.
     """
-    series = load_series(layout)
-    patches = _read_patches(layout, series)
-    present = list_files(layout.overlay)
+    series = load_series(folders)
+    patches = _read_patches(folders, series)
+    present = list_files(folders.overlay)
     owned = {path: patch.file for patch in series.patches for path in patch.overlay}
     for path, owner in owned.items():
         if path not in present:
@@ -366,6 +366,6 @@ def read_files(layout: Layout, *, settle: bool = False) -> SeriesFiles:
             todo="add it to a patch's `overlay` in patches/series.toml, or delete it",
             details=listed([f"overlay/{path}" for path in stray[1:]]),
         )
-    overlay = {path: files.read(overlay_path(layout, path)) for path in present}
+    overlay = {path: files.read(overlay_path(folders, path)) for path in present}
     found = {path: content for path, content in overlay.items() if content is not None}
     return _settled(SeriesFiles(series, patches, found), settle)

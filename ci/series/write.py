@@ -1,16 +1,17 @@
 """Putting a new series in the place of the old one: all of it or nothing.
 
-What changes is first staged whole, the old files and the new ones each in a
-folder; one rename of that stage is the moment of change. From then on every
-new file is copied and moved into place, the lock last. A run that is cut short
-is finished by the next one, and an error on the way (a folder that cannot be
-written) puts the old files back: both go by comparing the checkout with the stage.
+What changes is first written down whole, old and new, in one file: that it is in
+place is the moment of change. From then on every new file is moved into place,
+the lock last. A run that is cut short is finished by the next one, and an error
+on the way (a folder that cannot be written) puts the old files back: both go by
+comparing the checkout with what was written down.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,16 +20,17 @@ from ci.core import files as on_disk
 from ci.core.checkpoints import checkpoint
 from ci.core.content import FOLDER, REGULAR, Content
 from ci.core.errors import Fault, listed
-from ci.core.layout import Layout
 from ci.series.lock import Lock, dump_lock
 from ci.series.model import SeriesFiles, dump_series, list_files, own_comments
+from ci.series.paths import SeriesPaths
 
 _Side = Mapping[str, "Content | None"]
 """Paths from the checkout's root, each with its content; None where no file is."""
 
 
-def _stage(layout: Layout) -> Path:
-    return layout.build / "swap"
+def _journal(folders: SeriesPaths) -> Path:
+    """Where a change is written down until it is made."""
+    return folders.build / "swap"
 
 
 def _at(folder: Path, path: str) -> bytes:
@@ -40,26 +42,24 @@ def _read(folder: Path, paths: Iterable[str]) -> dict[str, Content | None]:
     return {p: None if c and c.mode == FOLDER else c for p, c in found.items()}
 
 
-def _present(layout: Layout) -> set[str]:
+def _present(folders: SeriesPaths) -> set[str]:
     """Every file of the series that is there."""
-    found = [
-        *layout.patches.glob("*.patch"),
-        *map(layout.overlay.joinpath, list_files(layout.overlay)),
-    ]
-    return {path.relative_to(layout.root).as_posix() for path in found}
+    overlay = map(folders.overlay.joinpath, list_files(folders.overlay))
+    found = [*folders.patches.glob("*.patch"), *overlay]
+    return {path.relative_to(folders.root).as_posix() for path in found}
 
 
-def _wanted(layout: Layout, files: SeriesFiles, lock: Lock) -> dict[str, Content]:
+def _wanted(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> dict[str, Content]:
     """Every file of a series."""
-    found = {layout.patches / name: Content(REGULAR, data) for name, data in files.patches.items()}
-    found[layout.series] = Content(REGULAR, dump_series(files.series))
-    found[layout.lock] = Content(REGULAR, dump_lock(lock))
-    found.update({layout.overlay / path: content for path, content in files.overlay.items()})
-    return {path.relative_to(layout.root).as_posix(): one for path, one in found.items()}
+    found = {folders.patches / name: Content(REGULAR, data) for name, data in files.patches.items()}
+    found[folders.series] = Content(REGULAR, dump_series(files.series))
+    found[folders.lock] = Content(REGULAR, dump_lock(lock))
+    found.update({folders.overlay / path: content for path, content in files.overlay.items()})
+    return {path.relative_to(folders.root).as_posix(): one for path, one in found.items()}
 
 
 def write_series(
-    layout: Layout,
+    folders: SeriesPaths,
     files: SeriesFiles,
     lock: Lock,
     more: Mapping[str, Content] = MappingProxyType({}),
@@ -75,86 +75,84 @@ def write_series(
     Raises:
         Fault: series.toml holds comments; nothing is touched then.
     """
-    wanted = {**_wanted(layout, files, lock), **more}
-    current = _read(layout.root, _present(layout) | set(wanted))
-    _keep_comments(layout)
-    changed = sorted(path for path in current if current[path] != wanted.get(path))
-    if not changed:
+    wanted = {**_wanted(folders, files, lock), **more}
+    current = _read(folders.root, _present(folders) | set(wanted))
+    _keep_comments(folders)
+    differing = sorted(path for path in current if current[path] != wanted.get(path))
+    if not differing:
         return []
-    old = {path: current[path] for path in changed}
-    new = {path: wanted.get(path) for path in changed}
-    _write_stage(layout, old, new)
+    old = {path: current[path] for path in differing}
+    new = {path: wanted.get(path) for path in differing}
+    _put(folders, os.fsencode(_journal(folders)), Content(REGULAR, _dump(old, new)))
+    checkpoint("swap: stage in place")
     try:
-        _move(layout, new)
+        _move(folders, new)
     except OSError:
-        _move(layout, old)
-        _clear(layout)
+        _move(folders, old)
+        _journal(folders).unlink()
         raise
-    _clear(layout)
-    return changed
+    checkpoint("swap: before the stage goes")
+    _journal(folders).unlink()
+    checkpoint("swap: stage gone")
+    return differing
 
 
-def changed(layout: Layout, paths: Iterable[str]) -> list[str]:
+def changed(folders: SeriesPaths, paths: Iterable[str]) -> list[str]:
     """What `write_series` did, for a person, a line for each path."""
-    now = _read(layout.root, paths)
+    now = _read(folders.root, paths)
     return [f"{'wrote' if content else 'removed'} {path}" for path, content in now.items()]
 
 
-def _keep_comments(layout: Layout) -> None:
-    comments = own_comments(layout.series.read_bytes()) if layout.series.exists() else []
+def _keep_comments(folders: SeriesPaths) -> None:
+    comments = own_comments(folders.series.read_bytes()) if folders.series.exists() else []
     if comments:
         raise Fault(
-            f"{layout.series.relative_to(layout.root)} has comments that would be lost: "
+            f"{folders.series.relative_to(folders.root)} has comments that would be lost: "
             "it is written anew",
             todo="move them to the patches' messages or to docs/",
             details=tuple(comments),
         )
 
 
-def _write_stage(layout: Layout, old: _Side, new: _Side) -> None:
-    stage = _stage(layout)
-    draft = stage.with_name("swap.draft")
-    for left in (draft, stage):
-        shutil.rmtree(left, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for name, side in (("old", old), ("new", new)):
-        for path, content in side.items():
-            if content is not None:
-                where = _at(draft / name, path)
-                Path(os.fsdecode(where)).parent.mkdir(parents=True, exist_ok=True)
-                on_disk.write_new(where, content)
-                checkpoint(f"swap: staged {name} {path}")
-    draft.replace(stage)
-    checkpoint("swap: stage in place")
+def _dump(old: _Side, new: _Side) -> bytes:
+    def plain(content: Content | None) -> list[str] | None:
+        return [content.mode, base64.b64encode(content.data).decode()] if content else None
+
+    return json.dumps({path: [plain(old[path]), plain(new[path])] for path in new}).encode()
 
 
-def _move(layout: Layout, to: _Side) -> None:
+def _load(data: bytes) -> tuple[_Side, _Side]:
+    def content(plain: list[str] | None) -> Content | None:
+        return Content(plain[0], base64.b64decode(plain[1])) if plain else None
+
+    sides = json.loads(data).items()
+    return {p: content(old) for p, (old, _) in sides}, {p: content(new) for p, (_, new) in sides}
+
+
+def _put(folders: SeriesPaths, where: bytes, content: Content) -> None:
+    """Write a file in one step, over the one that is there."""
+    draft = folders.build / "swap.draft"
+    draft.unlink(missing_ok=True)
+    on_disk.write_new(os.fsencode(draft), content)
+    on_disk.put(draft, where)
+
+
+def _move(folders: SeriesPaths, to: _Side) -> None:
     """Make files of the checkout what they are in `to`, the lock last."""
-    now = _read(layout.root, to)
-    late = layout.lock.relative_to(layout.root).as_posix()
-    draft = _stage(layout) / "draft"
+    now = _read(folders.root, to)
+    late = folders.lock.relative_to(folders.root).as_posix()
     # Deletions first: a file may make way for a folder of its name.
     for path, content in sorted(to.items(), key=lambda one: (one[1] is not None, one[0] == late)):
         if content is None and now[path] is not None:
             top, _, below = path.partition("/")
-            on_disk.remove(layout.root / top, below.encode("utf-8"))
+            on_disk.remove(folders.root / top, below.encode("utf-8"))
             checkpoint(f"swap: removed {path}")
         elif content is not None and content != now[path]:
-            draft.unlink(missing_ok=True)
-            on_disk.write_new(os.fsencode(draft), content)
-            on_disk.put(draft, _at(layout.root, path))
+            _put(folders, _at(folders.root, path), content)
             checkpoint(f"swap: put {path}")
 
 
-def _clear(layout: Layout) -> None:
-    stage = _stage(layout)
-    checkpoint("swap: before the stage goes")
-    stage.replace(stage.with_name("swap.draft"))
-    checkpoint("swap: stage gone")
-    shutil.rmtree(stage.with_name("swap.draft"), ignore_errors=True)
-
-
-def recover(layout: Layout) -> bool:
+def recover(folders: SeriesPaths) -> bool:
     """Finish a swap that was cut short.
 
     Returns:
@@ -163,19 +161,18 @@ def recover(layout: Layout) -> bool:
     Raises:
         Fault: a file of it was edited since; nothing is touched then.
     """
-    stage = _stage(layout)
-    if not stage.exists():
+    journal = _journal(folders)
+    if not journal.exists():
         return False
-    paths = sorted({*list_files(stage / "old"), *list_files(stage / "new")})
-    old, new = _read(stage / "old", paths), _read(stage / "new", paths)
-    now = _read(layout.root, paths)
-    edited = [path for path in paths if now[path] not in (old[path], new[path])]
+    old, new = _load(on_disk.read_plain(journal))
+    now = _read(folders.root, new)
+    edited = [path for path in new if now[path] not in (old[path], new[path])]
     if edited:
         raise Fault(
             "an interrupted refresh cannot be finished: files were edited since",
-            todo=f"move your versions away, or delete {stage} to keep them as they are",
+            todo=f"move your versions away, or delete {journal} to keep them as they are",
             details=listed(edited),
         )
-    _move(layout, new)
-    _clear(layout)
+    _move(folders, new)
+    journal.unlink()
     return True

@@ -24,7 +24,7 @@ ROOMS = (
 )
 # Rooms whose functions take what they need (a pin, a folder, a repository), not
 # the layout of the whole checkout.
-NO_LAYOUT: tuple[str, ...] = ("core", "git", "pinned", "env", "roll", "testing")
+NO_LAYOUT: tuple[str, ...] = ("core", "git", "pinned", "series", "env", "roll", "testing")
 
 
 def _modules() -> dict[str, Path]:
