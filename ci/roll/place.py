@@ -10,7 +10,7 @@ to the same. What is in several places, or clashes, is left to a person.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from ci.core.content import Content, show, split_lines
@@ -84,7 +84,8 @@ def place(git: Git, diff: FileDiff, before: Content, now: Content) -> Placed:
         others = [edit for other in spots for edit in other.edits]
         if any(edit.touches(other) for edit in spot.edits for other in others):
             note = "fits alone, but not beside the patch's other hunks"
-            spot = _Spot(hunk, _verdict(spot, Outcome.CONFLICT, note))
+            verdict = replace(spot.verdict, outcome=Outcome.CONFLICT, note=note)
+            spot = _Spot(hunk, verdict)
         spots.append(spot)
     content = _edited(new.lines, [edit for spot in spots for edit in spot.edits])
     placed = [spot.hunk for spot in spots if not spot.verdict.outcome.open]
@@ -97,11 +98,6 @@ def place(git: Git, diff: FileDiff, before: Content, now: Content) -> Placed:
             content, marked = merged.text(marked=False), merged.text(marked=True)
     homeless = [s.hunk for s in spots if s.verdict.outcome.open and not (s.clashes and marked)]
     return Placed(content, tuple(spot.verdict for spot in spots), marked, tuple(homeless))
-
-
-def _verdict(spot: _Spot, outcome: Outcome, note: str) -> HunkVerdict:
-    was = spot.verdict
-    return HunkVerdict(was.number, was.title, outcome, was.line, was.offset, note)
 
 
 def _start(hunk: Hunk) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,6 +101,13 @@ class Targets:
             else (f"refs/tags/v{name}", f"refs/tags/{name}", f"refs/heads/{name}")
         )
         say(f"fetching {name}")
+        found = self._commits(source, wanted)
+        if len(set(found.values())) > 1:
+            raise Fault(
+                f"{name} could be any of {len(found)} refs, which are not the same commit",
+                todo=f"give the id of the one that you mean: `nox -s roll -- ID --source {source}`",
+                details=tuple(f"{commit} {ref}" for ref, commit in found.items()),
+            )
         fetch_commit(self.store, source, wanted)
         commit = self.store.text("rev-parse", ARRIVED)
         return Target(name, commit, self.store.tree_of(commit))
@@ -157,7 +165,10 @@ class Targets:
             )
         tag = f"v{target.name}"
         short = short_commit(sdist_files(fetch_artifact(self.downloads, target.sdist)))
-        full = commit or self._tag_commit(tag)
+        ref = f"refs/tags/{tag}"
+        if not commit:
+            say(f"asking {self.pin.repository} for {tag}")
+        full = commit or self._commits(self.pin.repository, (ref,)).get(ref, "")
         if not full or not re.fullmatch(r"[0-9a-f]{40}", full):
             raise Fault(
                 f"the full commit id of {tag} is not known: {self.pin.repository} was not reached",
@@ -178,10 +189,11 @@ class Targets:
             wheels=target.wheels,
         )
 
-    def _tag_commit(self, tag: str) -> str:
-        repository = self.pin.repository
-        say(f"asking {repository} for {tag}")
-        result = self.store.attempt_list(repository, f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}")
-        # The tag's own id, then the commit's that it names, where it is an object of its own.
-        ids = [line.split()[0].decode("ascii") for line in result.out.splitlines() if line]
-        return ids[-1] if ids else ""
+    def _commits(self, source: str, refs: Sequence[str]) -> dict[str, str]:
+        """The commits that a repository has under these refs."""
+        where = os.path.abspath(source) if Path(source).exists() else source  # noqa: PTH100
+        # A tag may be an object of its own, which names the commit.
+        asked = [word for ref in refs for word in (ref, f"{ref}^{{}}")]
+        rows = self.store.attempt_list(where, *asked).out.decode("utf-8", "replace").splitlines()
+        ids = {ref: commit for commit, _, ref in (row.partition("\t") for row in rows)}
+        return {ref: ids.get(f"{ref}^{{}}", ids[ref]) for ref in refs if ref in ids}

@@ -106,11 +106,6 @@ class FileVerdict:
     alike: float | None = None
     hunks: tuple[HunkVerdict, ...] = ()
 
-    @property
-    def there(self) -> int:
-        """How many of its hunks are upstream already."""
-        return sum(hunk.outcome is Outcome.UPSTREAM for hunk in self.hunks)
-
 
 @dataclass(frozen=True)
 class PatchVerdict:

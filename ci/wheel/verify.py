@@ -88,20 +88,22 @@ class WheelFiles:
 
 
 class InstalledFiles:
-    """vLLM as it lies in a site-packages folder."""
+    """vLLM as it lies in a site-packages folder, of several the one that has it."""
 
     # What an installer adds to dist-info, and what Python writes at run time.
     _FOREIGN = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
 
-    def __init__(self, site_packages: Path) -> None:
-        found = sorted(site_packages.glob("vllm-*.dist-info"))
+    def __init__(self, *site_packages: Path) -> None:
+        found = [info for one in site_packages for info in sorted(one.glob("vllm-*.dist-info"))]
         if len(found) != 1:
+            where = " and ".join(map(str, site_packages))
             raise Fault(
-                f"{len(found)} installations of vllm in {site_packages}, there should be one",
-                todo="install the wheel into that environment",
+                f"{len(found)} installations of vllm in {where}, there should be one",
+                todo="name the folder that you mean" if found else "install the wheel first",
+                details=listed([str(info) for info in found]),
             )
-        self._root = site_packages
-        self.name = str(site_packages)
+        self._root = found[0].parent
+        self.name = str(self._root)
         self.info = found[0].name
 
     def paths(self) -> Iterable[str]:
@@ -125,7 +127,7 @@ def open_files(path: Path) -> Files:
     if not path.is_dir():
         return WheelFiles(path)
     below = sorted(path.glob("lib/python3.*/site-packages"))
-    return InstalledFiles(below[0] if below else path)
+    return InstalledFiles(*below or (path,))
 
 
 def _info(files: Files, name: str) -> bytes:

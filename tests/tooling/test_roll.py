@@ -264,6 +264,31 @@ def test_a_git_ref(project: Project, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "has no refs/tags/vother or" in capsys.readouterr().err
 
 
+def test_a_tag_and_a_branch_of_one_name(
+    project: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    clone = tmp_path / "upstream"
+    put(clone, "setup.py", UPSTREAM["setup.py"])
+    commit = ["commit", "-q", "--allow-empty", "-m", "x"]
+    tag = ["tag", "-a", "-m", "x", "next"]
+    for words in (["init", "-q", "-b", "next"], ["add", "-A"], commit, tag):
+        subprocess.run(["git", *words], cwd=clone, check=True)
+    assert _run(project, "next", "--source", str(clone)) == 1
+    assert "tried on next" in capsys.readouterr().out
+    subprocess.run(["git", *commit], cwd=clone, check=True)
+    assert _run(project, "next", "--source", str(clone)) == 1
+    told = capsys.readouterr().err
+    assert "next could be any of 2 refs, which are not the same commit" in told
+    for ref in ("refs/tags/next", "refs/heads/next"):
+        words = ["git", "rev-parse", f"{ref}^{{commit}}"]
+        done = subprocess.run(words, cwd=clone, check=True, capture_output=True, text=True)
+        assert f"{done.stdout.strip()} {ref}" in told
+
+
 def test_any_mark_that_is_left_is_named(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -392,6 +392,19 @@ def test_verify_an_installation(built_project: Project, tmp_path: Path) -> None:
     assert report.faults == ("vllm/__init__.py: differs from the composed tree",)
 
 
+def test_an_environment_of_several_pythons(built_project: Project, tmp_path: Path) -> None:
+    sites = [tmp_path / "lib" / python / "site-packages" for python in ("python3.10", "python3.11")]
+    sites[0].mkdir(parents=True)
+    with zipfile.ZipFile(built_project.build()) as archive:
+        archive.extractall(sites[1])
+        assert verify.open_files(tmp_path).name == str(sites[1])
+        archive.extractall(sites[0])
+    with pytest.raises(Fault, match="2 installations of vllm in ") as caught:
+        verify.open_files(tmp_path)
+    assert caught.value.todo == "name the folder that you mean"
+    assert len(caught.value.details) == 2
+
+
 def test_a_wheel_of_someone_elses(built_project: Project, tmp_path: Path) -> None:
     project = built_project
     with pytest.raises(Fault, match="carries no series identity"):
