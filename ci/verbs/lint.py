@@ -18,8 +18,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
     parser.add_argument(
         "--part",
-        choices=("tooling", "series"),
-        help="check this part only; default: both",
+        choices=("tooling", "series", "form"),
+        help="check this part only (form: of the series, what needs no vLLM); default: all",
     )
 
 
@@ -27,10 +27,13 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 0 if every check passed."""
     failed: list[str] = []
     with alone(layout.build, "lint"):
-        if args.part != "series":
+        if args.part in (None, "tooling"):
             failed += run_checks(tooling_checks(layout))
         if args.part != "tooling":
-            failed += _series(layout)
+            failed += _form(layout)
+        if args.part in (None, "series"):
+            source = composed_series(layout)
+            failed += check_tree(layout.build, source.git, source.tree, changed_files(source))
     if failed:
         raise Fault(
             f"{len(failed)} check(s) failed: {', '.join(failed)}",
@@ -50,12 +53,10 @@ def tooling_checks(layout: Layout) -> list[Check]:
     ]
 
 
-def _series(layout: Layout) -> list[str]:
-    """The series' own form, then vLLM's checks on what it changes."""
+def _form(layout: Layout) -> list[str]:
+    """What the series' own files have to be; composes nothing."""
     problems = check_series(layout)
     for problem in problems:
         say(f"    {problem}")
     say(f"series: {'FAILED' if problems else 'ok'}")
-    failed = ["series"] if problems else []
-    source = composed_series(layout)
-    return failed + check_tree(layout.build, source.git, source.tree, changed_files(source))
+    return ["series"] if problems else []

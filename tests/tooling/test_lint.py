@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from ci.env.venvs import Environment
 from ci.git.repo import Git
 from ci.pinned.pin import Artifact, Pin
 from ci.testing import vllm_checks as lint
+from ci.verbs import lint as verb
 from ci.wheel.composed import ComposedSeries
 from ci.wheel.identity import SeriesIdentity
-from tests.tooling.projects import write_tree
+from tests.tooling.projects import Project, write_tree
 
 CONFIG = """\
 repos:
@@ -91,3 +93,18 @@ def test_scripts_read_sources_as_utf_8_in_every_locale(
         monkeypatch.setenv(name, value)
     read = (sys.executable, "-c", "print(open('x.py').read())")
     assert lint.run_checks([lint.Check("read", read, tmp_path)]) == []
+
+
+def test_the_form_of_the_series_needs_no_vllm(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def composed(layout: object) -> None:
+        raise AssertionError("the series was composed")
+
+    monkeypatch.setattr(verb, "composed_series", composed)
+    form = argparse.Namespace(part="form")
+    assert verb.run(project.layout, form) == 0
+    patch = next(project.layout.patches.glob("0001-*.patch"))
+    patch.write_bytes(patch.read_bytes().replace(b"Subject: ", b"Subject:  ", 1))
+    with pytest.raises(Fault, match=r"1 check\(s\) failed: series"):
+        verb.run(project.layout, form)

@@ -146,7 +146,7 @@ def test_every_draft_is_masked(outputs_are_late: bool, monkeypatch):
         core.step_with_batch_queue()
         worker.finish()
 
-    # One token after the prompt, then all drafts and the token behind them.
+    # One token after the prompt, then all drafts and the token after them.
     assert len(worker.masks[0]) == 1
     assert all(len(mask) == NUM_DRAFTS + 1 for mask in worker.masks[1:])
     allowed = [word for mask in worker.masks for word in mask]

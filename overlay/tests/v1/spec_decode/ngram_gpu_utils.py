@@ -142,11 +142,11 @@ def random_step(
     new = cols[None] < num_new[:, None]
     at = np.minimum(base[:, None] + cols, histories.shape[1] - 1)
     sampled[new] = np.take_along_axis(histories, at, axis=1)[new]
-    # Tokens behind a hole, and ids that no vocabulary has, do not count.
+    # Tokens after a hole, and ids outside of the vocabulary, do not count.
     hole = ~new & (cols[None] > num_new[:, None]) & (rng.random(new.shape) < 0.05)
     sampled[hole] = 0
-    behind = ~new & (cols[None] == num_new[:, None])
-    sampled[behind & (rng.random(new.shape) < 0.1)] = vocab_size
+    first_hole = ~new & (cols[None] == num_new[:, None])
+    sampled[first_hole & (rng.random(new.shape) < 0.1)] = vocab_size
     discard = rng.random(num_rows) < 0.1
 
     dtype = torch.int32 if rng.random() < 0.8 else torch.int64

@@ -13,9 +13,9 @@ from tests.v1.spec_decode.token_buffer_utils import (
     SimulatedEngine,
     make_kv_cache_config,
 )
-from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.triton_utils import HAS_TRITON
-from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.core.kv_cache_utils import get_kv_cache_configs, get_kv_cache_groups
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -31,6 +31,7 @@ from vllm.v1.spec_decode.token_buffer import (
     DeviceTokenBuffer,
     SeedRow,
     find_kv_cache_group,
+    reserve_token_buffer_memory,
 )
 
 pytestmark = pytest.mark.skip_global_cleanup
@@ -232,13 +233,13 @@ def test_slots_of_a_hybrid_model():
 # Memory
 
 
-def make_config(method: str, num_gpu_blocks_override: int | None = None):
-    config = VllmConfig(model_config=ModelConfig(max_model_len=64))
-    config.speculative_config = SpeculativeConfig(
-        method=method, num_speculative_tokens=3, prompt_lookup_max=4
-    )
-    config.cache_config.num_gpu_blocks_override = num_gpu_blocks_override
-    return config
+def make_config() -> VllmConfig:
+    return VllmConfig(model_config=ModelConfig(max_model_len=64))
+
+
+def reserve(config: VllmConfig, specs: dict, available: list[int]) -> list[int]:
+    groups = get_kv_cache_groups(config, dict(specs))
+    return reserve_token_buffer_memory(config, groups, available)
 
 
 HYBRID = {"a": ATTENTION, "b": WINDOW, "c": WINDOW}
@@ -255,61 +256,20 @@ def test_buffer_and_cache_fit_into_the_memory(specs, blocks, rest):
         pages //= 3  # one layer of each group shares the memory
     block_bytes = pages + 16 * BYTES_PER_SLOT
     available = blocks * block_bytes + rest
-    (config,) = get_kv_cache_configs(
-        make_config("ngram_gpu"), [dict(specs)], [available]
-    )
+    remaining = reserve(make_config(), specs, [available])
+    (config,) = get_kv_cache_configs(make_config(), [dict(specs)], remaining)
     assert config.num_blocks == (blocks if rest >= 0 else blocks - 1)
     buffer = DeviceTokenBuffer(config, [16] * 3, torch.device("cpu"), False)
     cache = sum(t.size for t in config.kv_cache_tensors)
     assert cache + buffer.nbytes <= available
 
 
-def test_workers_with_different_memory():
-    block_bytes = ATTENTION.page_size_bytes + 16 * BYTES_PER_SLOT
-    configs = get_kv_cache_configs(
-        make_config("ngram_gpu"),
-        [{"a": ATTENTION}, {"a": ATTENTION}],
-        [100 * block_bytes, 90 * block_bytes],
-    )
-    assert [c.num_blocks for c in configs] == [90, 90]
-
-
-def test_number_of_blocks_given_by_the_user():
-    (config,) = get_kv_cache_configs(
-        make_config("ngram_gpu", 33), [{"a": ATTENTION}], [1 << 22]
-    )
-    assert config.num_blocks == 33
-
-
-def test_other_methods_keep_their_memory():
-    available = 100 * ATTENTION.page_size_bytes
-    (config,) = get_kv_cache_configs(
-        make_config("ngram"), [{"a": ATTENTION}], [available]
-    )
-    assert config.num_blocks == 100
-
-
-def test_refused_before_memory_is_allocated():
-    with pytest.raises(ValueError, match="ngram_gpu.*SlidingWindowSpec"):
-        get_kv_cache_configs(make_config("ngram_gpu"), [{"a": WINDOW}], [1 << 22])
-
-
-@pytest.mark.parametrize("blocks", [0, 1])
-def test_too_little_memory_is_reported_by_the_cache(blocks):
-    """With the buffer as without it: the message names what would be needed."""
-    available = blocks * ATTENTION.page_size_bytes + 5
-    with pytest.raises(ValueError, match="KV cache is needed"):
-        get_kv_cache_configs(make_config("ngram_gpu"), [{"a": ATTENTION}], [available])
-
-
-def test_reservation_is_logged(monkeypatch):
-    lines = []
-    monkeypatch.setattr(
-        "vllm.v1.spec_decode.token_buffer.logger.info_once",
-        lambda msg, *args, **kwargs: lines.append(msg % args),
-    )
-    block_bytes = ATTENTION.page_size_bytes + 64
-    get_kv_cache_configs(
-        make_config("ngram_gpu"), [{"a": ATTENTION}], [(1 << 14) * block_bytes]
-    )
-    assert len(lines) == 1 and "1.0 MiB" in lines[0] and "0.775 %" in lines[0]
+def test_too_little_for_a_block_stays_as_it_is():
+    """The engine's own error then says how much memory there is."""
+    page = ATTENTION.page_size_bytes
+    available = [-3, 0, 5, page - 1]
+    for memory in available:
+        assert reserve(make_config(), {"a": ATTENTION}, [memory]) == [memory]
+    # A block fits, but not with its token ids; the other worker has room for both.
+    memory = [page + 5, 2 * page + 128]
+    assert reserve(make_config(), {"a": ATTENTION}, memory) == [page - 1, 2 * page]

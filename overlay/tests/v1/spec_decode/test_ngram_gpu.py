@@ -161,7 +161,7 @@ def test_longest_then_earliest(use_triton):
     history = [3, 4, 9, 2, 3, 4, 1, 2, 3, 4, 7, 2, 3, 4]
     assert drafts_of(one_row(history, max_n=3, k=2), use_triton) == [1, 2]
     assert drafts_of(one_row(history, max_n=2, k=2), use_triton) == [9, 2]
-    # Nothing behind the occurrence but the end of the history.
+    # Nothing after the occurrence but the end of the history.
     assert drafts_of(one_row([5, 5], k=4), use_triton) == [5]
     assert drafts_of(one_row([5], k=4), use_triton) == []
     assert drafts_of(one_row([1, 2, 3], k=4), use_triton) == []
@@ -183,7 +183,7 @@ def test_occurrence_among_new_tokens(use_triton, num_new):
     "length, expected", [(8, 2), (9, 1), (10, 0), (11, 0), (3, 2), (2, 1)]
 )
 def test_drafts_end_at_the_length_limit(use_triton, length, expected):
-    """max_model_len 10, k 4: drafts never reach behind the limit."""
+    """max_model_len 10, k 4: drafts never go beyond the limit."""
     step = one_row([1] * length, max_n=1, max_model_len=10, k=4)
     assert len(drafts_of(step, use_triton)) == expected
 
@@ -361,7 +361,7 @@ def test_proposer_follows_a_request(use_triton):
 
 @implementations
 def test_proposer_results_outlive_the_next_calls(use_triton):
-    """Copies to the host may lag two steps behind."""
+    """Copies to the host may be two steps late."""
     proposer = make_proposer(use_triton=use_triton)
     out = propose_step(proposer, 0, [5, 6, 7, 8, 5, 6], [7])
     for _ in range(2):
@@ -376,7 +376,7 @@ def test_proposer_results_outlive_the_next_calls(use_triton):
 
 
 @implementations
-def test_warm_up_leaves_nothing_behind(use_triton):
+def test_warm_up_leaves_no_trace(use_triton):
     proposer = make_proposer(use_triton=use_triton)
     proposer.warm_up()
     assert not proposer.token_buffer.tokens.any()

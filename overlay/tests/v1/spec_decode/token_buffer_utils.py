@@ -50,7 +50,7 @@ class Scheduled:
 
 @dataclass
 class StepTensors:
-    """What a step leaves behind for a proposer, on the device."""
+    """What a step leaves for the proposer, on the device."""
 
     input_ids: torch.Tensor
     slot_mapping: torch.Tensor

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
 """With speculative decoding, reasoning may end inside a draft. The grammar has to
-hold from right behind its end, as it does without speculation."""
+hold right after its end, as it does without speculation."""
 
 import pytest
 import torch
@@ -155,24 +155,24 @@ def step_with_drafts(scheduler: Scheduler, drafts: list[int]) -> SchedulerOutput
 
 
 @pytest.mark.parametrize("place", range(NUM_DRAFTS))
-def test_masks_and_grammar_behind_the_end(scheduler: Scheduler, place: int):
+def test_masks_and_grammar_after_the_end(scheduler: Scheduler, place: int):
     request = add_request(scheduler)
     drafts = ([THINK] * place + [END] + ANSWER)[:NUM_DRAFTS]
     output = step_with_drafts(scheduler, drafts)
-    num_behind = NUM_DRAFTS - place
-    assert masks(scheduler, output) == [ANYTHING] * (place + 1) + ANSWER[:num_behind]
+    num_after = NUM_DRAFTS - place
+    assert masks(scheduler, output) == [ANYTHING] * (place + 1) + ANSWER[:num_after]
     # Filling the masks must leave the grammar as it was.
     grammar = request.structured_output_request.grammar
     assert grammar.num_accepted == 0
 
-    # All drafts are right, and so is the token behind them.
-    finish_step(scheduler, output, [*drafts, ANSWER[num_behind - 1]])
+    # All drafts are right, and so is the token after them.
+    finish_step(scheduler, output, [*drafts, ANSWER[num_after - 1]])
     assert request.structured_output_request.reasoning_ended
-    assert grammar.num_accepted == num_behind
+    assert grammar.num_accepted == num_after
 
     # From here on it is plain structured output.
     output = scheduler.schedule()
-    assert masks(scheduler, output) == [ANSWER[num_behind]]
+    assert masks(scheduler, output) == [ANSWER[num_after]]
 
 
 def test_drafts_that_break_the_grammar(scheduler: Scheduler):
@@ -226,7 +226,7 @@ def test_drafts_leave_the_state_of_a_parser_alone(
 
 
 def test_history_is_seen_as_it_was(scheduler: Scheduler, monkeypatch):
-    """Each token comes with all tokens before it and none behind it."""
+    """Each token comes with all tokens before it and none after it."""
     request = add_request(scheduler)
     seen = []
 

@@ -198,7 +198,7 @@ def test_row_filled_to_the_end(make_writer):
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
 def test_no_write_outside_of_the_arrays(make_writer, width: int):
-    """Nor by columns that hold no token."""
+    """Nor by columns without a token."""
     writer = make_writer(2, MAX_MODEL_LEN)
     batch = make_batch(np.random.default_rng(0), 4, width)
     expected = batch.copy()

@@ -16,7 +16,7 @@ from vllm.v1.spec_decode.ngram_gpu_reference import ngram_lookup_reference
 from vllm.v1.spec_decode.token_buffer import DeviceTokenBuffer
 
 # The tensors that `propose` returns are reused after this many calls. Copies
-# to the host run on streams of their own and may lag behind: with one step in
+# to the host run on streams of their own and may be late: with one step in
 # flight while the next is prepared, the results of two steps can be on their
 # way when a third is proposed.
 NUM_OUTPUT_SETS = 3
@@ -32,7 +32,7 @@ class NgramDrafts(NamedTuple):
 
     Attributes:
         draft_token_ids: [num_reqs, k]. The drafts of a row come first; the
-            columns behind them repeat the row's last token, so that every
+            columns after them repeat the row's last token, so that every
             column is an id that the model can embed.
         num_valid_drafts: [num_reqs]. How many columns of a row are drafts.
         next_token_ids: [num_reqs]. The last token of a row's history.
@@ -51,7 +51,7 @@ class NgramGPUProposer:
 
     The rule is that of `NgramProposer`: the longest n-gram with
     `prompt_lookup_min <= n <= prompt_lookup_max` that ends the history and
-    occurs before in it, its earliest occurrence, the `k` tokens behind it, cut
+    occurs earlier in it, its first occurrence, the `k` tokens after it, cut
     by the end of the history and by the model's length limit.
 
     Everything happens on the device: `propose` launches two kernels (scatter
@@ -160,7 +160,7 @@ class NgramGPUProposer:
             seq_lens: [>= num_reqs] int32. Tokens of each row that have a slot
                 after the step, the step's draft tokens included.
             sampled_token_ids: [num_reqs, 1..k + 1] int32 or int64. The tokens
-                sampled for each row, -1 behind the last accepted one.
+                sampled for each row, -1 after the last accepted one.
             discard_mask: [>= num_reqs] bool. Rows whose sampled token does not
                 count (their prompt is not done). They get no drafts.
             cu_num_draft_tokens: [num_reqs] int32. Running sum of the rows'
@@ -237,7 +237,7 @@ class NgramGPUProposer:
         """Compiles the kernels, so that no step has to.
 
         The launches differ in whether the step verified drafts. They run over
-        rows without tokens and leave nothing behind.
+        rows without tokens and change no state.
         """
         if not self.use_triton:
             return

@@ -3,7 +3,7 @@
 """The n-gram lookup of `NgramGPUProposer` as one Triton kernel.
 
 Let m(p) be the length of the longest n-gram, up to max_n, that ends at position
-p of a history of L tokens and also ends the history. The draft behind an
+p of a history of L tokens and also ends the history. The draft after an
 occurrence that ends at p starts at p + 1 whatever its n is, so the proposal is
 given by the maximum of (m(p), -p) over p <= L - 2 with m(p) >= min_n: the
 longest n-gram, then its earliest occurrence, for all n in one pass. Both fit
@@ -113,15 +113,15 @@ def _has_candidate(
 ):
     """Whether an n-gram longer than `need` may end in the tile.
 
-    Compares two tokens for each position: the n-gram's last and the one that
-    stands `need` before it. Positions before the history's start are read from the
-    buffer's first slots, those behind its end from the rest of their run. What comes
-    of them is sorted out when all tokens are compared.
+    Compares two tokens for each position: the n-gram's last and the one `need`
+    places before it. Positions before the start of the history are read from the
+    buffer's first slots, those past its end from the rest of their run. False
+    candidates that result are rejected when all tokens are compared.
     """
     tokens_ptr, table_row_ptr, _, base_len = history
     offs = tl.arange(0, RUN)
     # One block id for a run of slots, then wide loads inside of it. A run may
-    # reach behind the history, never behind its block.
+    # go past the end of the history, but never past its block.
     run_pos = (tile * (TILE // RUN) + tl.arange(0, TILE // RUN)) * RUN
     in_range = run_pos < base_len
     slot = _run_slots(table_row_ptr, run_pos, in_range, BLOCK_SIZE)
@@ -238,7 +238,7 @@ def _ngram_lookup_kernel(
         base_len += tl.load(cu_num_draft_tokens_ptr + row - 1, mask=row > 0, other=0)
     history = (tokens_ptr, table_row_ptr, sampled_row_ptr, base_len)
 
-    # New tokens: those before the first column that does not hold one.
+    # New tokens: those before the first column without one.
     cols = tl.arange(0, COLS)
     sampled = tl.load(sampled_row_ptr + cols, mask=cols < num_sampled_cols, other=-1)
     keep = tl.load(discard_ptr + row) == 0

@@ -68,11 +68,11 @@ def _histories(
 ) -> torch.Tensor:
     """Returns [rows, max_seq_len + num_sampled_cols] int32 dense histories.
 
-    What stands behind a row's end is arbitrary.
+    The contents past a row's end are arbitrary.
     """
     num_rows, num_cols = sampled.shape
     num_blocks = min(-(-max_seq_len // block_size), block_table.shape[1])
-    # Entries behind a row's end may hold anything.
+    # Entries past a row's end may hold anything.
     last_block = (tokens.shape[0] - 1) // block_size
     blocks = block_table[:, :num_blocks].clamp(0, last_block)
     offsets = torch.arange(block_size, dtype=torch.int32, device=tokens.device)
@@ -95,7 +95,7 @@ def _longest_match(
 
     Returns:
         found: [rows] bool.
-        start: [rows] int64, position right behind the occurrence.
+        start: [rows] int64, position right after the occurrence.
     """
     width = history.shape[1]
     # A key is below (max_n + 1) * width.
