@@ -83,6 +83,12 @@ class Wanted:
         return bool(self.paths or self.rest)
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """pytest's arguments that leave out what takes long, but not what is named itself."""
+        named = any("::" in path for path in self.paths)
+        return () if self.thorough or named else ("-m", "not slow and not slow_test")
+
+    @property
     def expression(self) -> str:
         """pytest's -k EXPR, empty if there is none."""
         pairs = zip(("", *self.rest), self.rest, strict=False)
@@ -114,8 +120,8 @@ def plan(
         planned += _upstream_jobs(env, selection, wanted)
     if env is not None and Part.OVERLAY in wanted.parts:
         planned += _overlay_jobs(env, wanted)
-    if Part.TOOLING in wanted.parts and (tests := wanted.tests_of([_TOOLING])):
-        planned.append(tooling_job(paths, tests, wanted.rest, thorough=wanted.thorough))
+    if Part.TOOLING in wanted.parts:
+        planned += _tooling_jobs(paths, wanted)
     if not planned:
         raise Fault("no such test in any part that is to be run", todo="widen the selection")
     return planned
@@ -137,21 +143,16 @@ def checks_environment(paths: TestPaths) -> Environment:
     return environments.ensure(paths.envs, Recipe("checks", (*bootstrap.requirements(), *CHECKS)))
 
 
-def tooling_job(
-    paths: TestPaths,
-    tests: Sequence[str] = (_TOOLING,),
-    rest: Sequence[str] = (),
-    *,
-    thorough: bool = False,
-) -> Job:
+def _tooling_jobs(paths: TestPaths, wanted: Wanted) -> Iterator[Job]:
     """The tooling's own tests, in an environment of their own."""
     variables = {**os.environ, "PYTHONPATH": str(paths.support), "PYTHONDONTWRITEBYTECODE": "1"}
-    if thorough:
+    if wanted.thorough:
         variables["CI"] = "1"  # the property tests look at more examples
     # Nobody but pytest itself knows whether the user's arguments go with workers.
-    workers = () if rest or tuple(tests) != (_TOOLING,) else ("-n", "2")
-    args = ("-q", *workers, *tests, *rest)
-    return Job("tooling", checks_environment(paths).python, args, paths.root, variables)
+    workers = () if wanted.partial else ("-n", "2")
+    if tests := wanted.tests_of([_TOOLING]):
+        args = ("-q", *workers, *wanted.marks, *tests, *wanted.rest)
+        yield Job("tooling", checks_environment(paths).python, args, paths.root, variables)
 
 
 def _site(env: TestEnvironment) -> Path:
@@ -225,7 +226,7 @@ def _overlay_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
     }
     seams = () if wanted.gpu else ("-p", "upstream.seams")
     if tests := wanted.tests_of(files):
-        args = (*_PYTEST, *seams, *tests, *wanted.rest)
+        args = (*_PYTEST, *seams, *wanted.marks, *tests, *wanted.rest)
         yield Job("overlay", env.environment.python, args, folder, variables, vllm=_site(env))
 
 
@@ -243,10 +244,9 @@ def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
     }
     # Node ids as a user writes paths, from the checkout's root.
     settings = ("-c", f"{_ENGINE}/pytest.ini", "--rootdir", ".")
-    selection = () if wanted.thorough else ("-m", "not slow")
     for name, files in groups.items():
         if tests := wanted.tests_of(files):
-            args = ("-q", *settings, *selection, "--timeout=900", *tests, *wanted.rest)
+            args = ("-q", *settings, "--timeout=900", *wanted.marks, *tests, *wanted.rest)
             job = Job(f"engine-{name}", env.environment.python, args, root, variables)
             yield replace(job, limit=_ENGINE_LIMIT, vllm=_site(env))
 

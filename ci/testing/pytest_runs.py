@@ -63,6 +63,7 @@ class Report:
         running: tests that began and did not end.
         uncollected: files that could not be collected.
         selected: how many tests were to be run.
+        left_out: how many were collected and left out.
         complete: whether pytest came to its own end.
     """
 
@@ -71,6 +72,7 @@ class Report:
     running: tuple[str, ...] = ()
     uncollected: tuple[str, ...] = ()
     selected: int = 0
+    left_out: int = 0
     complete: bool = False
 
     @property
@@ -81,9 +83,10 @@ class Report:
 
 @dataclass(frozen=True)
 class _Event:
-    """One line of what the process writes; each has one of the first five."""
+    """One line of what the process writes; each has one of the first six."""
 
     selected: int = 0
+    left_out: int = 0
     uncollected: str = ""
     begun: str = ""
     ended: str = ""
@@ -106,6 +109,7 @@ def read_report(path: Path) -> Report:
         running=tuple(e.begun for e in events if e.begun and e.begun not in ended),
         uncollected=tuple(event.uncollected for event in events if event.uncollected),
         selected=max((event.selected for event in events), default=0),
+        left_out=max((event.left_out for event in events), default=0),
         complete=any(event.complete for event in events),
     )
 

@@ -16,7 +16,7 @@ from ci.pinned.variant import Variant, gpu_visible
 from ci.series.model import read_files
 from ci.testing import pytest_runs as jobs
 from ci.testing.environment import make_environment
-from ci.testing.groups import load_selection, split_paths
+from ci.testing.groups import Selection, load_selection, split_paths
 from ci.testing.plan import Part, Wanted, parts_of, plan
 from ci.testing.results import RECORD, Result, judge, longest_first, record
 from ci.wheel.composed import composed_series
@@ -51,12 +51,13 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     parts = _gpu_parts(args.part) if args.gpu else parts_of(paths)
     parts = tuple(part for part in parts if part in named)
     wanted = Wanted(parts, paths, rest, args.thorough, args.gpu, max(1, args.at_once))
+    selection = load_selection(layout.tests.upstream)
     with alone(layout.build, "test"):
-        results = _run_parts(layout, wanted)
+        results = _run_parts(layout, selection, wanted)
         if not wanted.partial:
             series = identify(load_pin(layout.pin), read_files(layout)).id
             record(layout.build / RECORD, series, results)
-    return _conclude(results, wanted)
+    return _conclude(results, wanted, [group.name for group in selection.group if group.slow])
 
 
 def _gpu_parts(named: Sequence[str] | None) -> tuple[Part, ...]:
@@ -68,25 +69,38 @@ def _gpu_parts(named: Sequence[str] | None) -> tuple[Part, ...]:
     return (Part.OVERLAY,)
 
 
-def _run_parts(layout: Layout, wanted: Wanted) -> list[Result]:
+def _run_parts(layout: Layout, selection: Selection, wanted: Wanted) -> list[Result]:
     env = None
     if set(wanted.parts) - {Part.TOOLING}:
         source = composed_series(layout)
         variant = Variant.CUDA if wanted.gpu else Variant.CPU
         env = make_environment(layout.tests, source, variant)
-    selection = load_selection(layout.tests.upstream)
     planned = plan(layout.tests, env, selection, wanted)
     planned = longest_first(planned, layout.build / RECORD)
-    left_out = [] if wanted.thorough else [group.name for group in selection.group if group.slow]
-    if left_out and Part.UPSTREAM in wanted.parts:
-        say(f"left out: upstream-{', upstream-'.join(left_out)} (`nox -s test -- --thorough`)")
     outcomes = jobs.run_all(planned, layout.tests.runs / "logs", wanted.at_once)
     accepted = [one.test for one in selection.accepted]
     return [judge(outcome, accepted, partial=wanted.partial) for outcome in outcomes]
 
 
-def _conclude(results: Sequence[Result], wanted: Wanted) -> int:
-    """Tell how it went; the last line counts every test once."""
+def _left_out(results: Sequence[Result], wanted: Wanted, slow: Sequence[str]) -> str:
+    """What a default run leaves to one with --thorough; empty if nothing."""
+    if wanted.thorough or wanted.rest:
+        return ""
+    tests = sum(result.outcome.report.left_out for result in results)
+    found = [f"{tests} tests marked slow"] if tests else []
+    if Part.UPSTREAM in wanted.parts and not wanted.paths:
+        found += [f"upstream-{name}" for name in slow]
+    if Part.TOOLING in wanted.parts:
+        found.append("most examples of the property tests")
+    return ", ".join(found)
+
+
+def _conclude(results: Sequence[Result], wanted: Wanted, slow: Sequence[str]) -> int:
+    """Tell how it went; the last line counts every test once.
+
+    Args:
+        slow: upstream's groups that a default run leaves out.
+    """
     for result in results:
         if result.failures:
             jobs.show_failures(result.outcome, result.failures)
@@ -101,6 +115,8 @@ def _conclude(results: Sequence[Result], wanted: Wanted) -> int:
     ]
     if gpu and not wanted.gpu:
         say(f"not run: {len(gpu)} tests that need a GPU (`nox -s test -- --gpu`)")
+    if left_out := _left_out(results, wanted, slow):
+        say(f"left out: {left_out} (`nox -s test -- --thorough`)")
     failures = [failure for result in results for failure in result.failures]
     for failure in failures:
         say(f"FAILED {failure}")

@@ -9,7 +9,8 @@ import pytest
 from engines import GPU_ASYNC, GPU_SYNC, Engine, engine
 from episodes import Episode, with_outputs_at_once, with_table_model
 
-# More by hand: NGRAM_FUZZ_SEEDS=1000.
+# Of each kind: by default, and with --thorough. More by hand: NGRAM_FUZZ_SEEDS=1000.
+DEFAULT = 4
 SEEDS = int(os.environ.get("NGRAM_FUZZ_SEEDS", "56"))
 KINDS = {
     "roomy": {"max_model_len": 256},
@@ -52,7 +53,13 @@ def table_engine(request):
         yield with_table_model(made, patch), kind
 
 
-@pytest.mark.parametrize("part", range(SEEDS // len(KINDS)))
+PARTS = [
+    pytest.param(part, marks=pytest.mark.slow if part >= DEFAULT else ())
+    for part in range(SEEDS // len(KINDS))
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_episode(table_engine: tuple[Engine, str], part: int, figures):
     started, kind = table_engine
     before, steps = started.counts(), started.steps

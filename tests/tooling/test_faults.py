@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,7 +123,9 @@ def test_killed_while_the_work_tree_moves(
 
 def test_killed_and_the_user_edits_before_the_next_run(project: Project, tmp_path: Path) -> None:
     _shorten(project)
-    for cut in _cuts(project, project.apply, tmp_path / "cuts"):
+    cuts = _cuts(project, project.apply, tmp_path / "cuts")
+    assert {"work tree: update announced", "work tree: files moved"} <= {cut.at for cut in cuts}
+    for cut in cuts:
         put = cut.project
         put.write("vllm/a.py", text("mine"))
         try:
@@ -205,6 +206,7 @@ def test_killed_while_discarding(project: Project, before: Project, tmp_path: Pa
     project.write("notes.txt", text("mine"))
     project.write("ignored.txt", text("mine"))
     cuts = _cuts(project, lambda: project.apply("--discard"), tmp_path / "cuts")
+    assert {"work tree: discard announced", "work tree: files discarded"} <= {c.at for c in cuts}
     for cut in cuts:
         one = cut.project
         one.apply("--discard")
@@ -226,35 +228,49 @@ def test_a_swap_that_was_cut_short_and_edited_since(project: Project, tmp_path: 
     assert patch.read_bytes() == b"mine"
 
 
-def _at_work(project: Project) -> int | None:
-    """The process that holds the checkout's lock, or held it last."""
-    with contextlib.suppress(OSError, ValueError):
-        return int(json.loads((project.layout.build / "run.json").read_bytes())["pid"])
-    return None
+HELD = """
+import sys, time
+from pathlib import Path
+from ci.cli import main
+from ci.core import checkpoints
+
+def watch(name):
+    if name == sys.argv[1]:
+        print(name, flush=True)
+        time.sleep(600)
+
+checkpoints.watch(watch)
+sys.exit(main(["refresh"], root=Path.cwd()))
+"""
 
 
-def test_a_real_kill(project: Project, tmp_path: Path) -> None:
-    """The same with a process and a signal, at moments of its work that nobody chose."""
+@pytest.mark.parametrize(
+    "moment",
+    ["compose: before writing commits", "swap: stage in place", "refresh: series written"],
+)
+def test_a_real_kill(project: Project, tmp_path: Path, moment: str) -> None:
+    """The same with a process and a signal, which leaves a process's lock and threads too."""
     _edit(project)
     edited = project.files()
-    finished = project.copy(tmp_path / "finished")
-    finished.refresh()
-    for number, seconds in enumerate((0, 0.05, 0.1)):
-        one = project.copy(tmp_path / f"kill-{number}").with_tooling()
-        words = [sys.executable, "-m", "ci", "refresh"]
-        run = subprocess.Popen(words, cwd=one.root, stderr=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL)  # fmt: skip
-        while run.poll() is None and _at_work(one) != run.pid:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        run.send_signal(signal.SIGKILL)
-        # It had begun, as it held the lock, and had not ended.
-        assert run.wait() == -signal.SIGKILL
-        assert one.files() == edited
-        one.apply()
-        one.refresh()
-        assert one.series() == finished.series()
-        assert one.files() == edited
+    one = project.copy(tmp_path / "killed")
+    project.refresh()
+    run = subprocess.Popen(
+        [sys.executable, "-c", HELD, moment],
+        cwd=one.root,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout is not None
+    with run.stdout:
+        assert run.stdout.readline() == f"{moment}\n"
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert one.files() == edited
+    one.apply()
+    one.refresh()
+    assert one.series() == project.series()
+    assert one.files() == edited
 
 
 # -- a disk that is full, folders that cannot be written ------------------------------

@@ -105,7 +105,15 @@ def test_a_process_that_hangs(tmp_path: Path) -> None:
     outcome = _run(tmp_path, "import time\ndef test_a(): time.sleep(600)", limit=5)
     assert outcome.status is None
     assert not outcome.ended_well
-    assert outcome.seconds < 60
+    assert "timed out after 5 s" in outcome.breakdown[0]
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")])
+def test_what_was_left_out_is_counted(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    body = "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass"
+    outcome = _run(tmp_path, body, args=(*workers, "-k", "not test_a"))
+    assert outcome.report.left_out == 1
+    assert outcome.counts == {"passed": 2}
 
 
 def test_a_file_that_cannot_be_collected(tmp_path: Path) -> None:

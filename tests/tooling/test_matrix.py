@@ -199,6 +199,27 @@ ROWS: dict[str, Row] = {
 }
 
 
+WHOLE = "everything at once"
+
+
+def _is_in_the_whole(name: str) -> bool:
+    """Whether a row is there to tell which of the whole one's settings it was."""
+    row, whole = ROWS[name], ROWS[WHOLE]
+    parts = row.config.items() <= whole.config.items() and row.env.items() <= whole.env.items()
+    return parts and not (row.files or row.arrange) and name not in (WHOLE, "plain")
+
+
+@pytest.mark.parametrize("name", ["GIT_DIR", "diff.noprefix", "format.*", "LC_ALL"])
+def test_the_whole_row_stands_for_others(name: str) -> None:
+    assert _is_in_the_whole(name)
+
+
+@pytest.mark.parametrize("name", [WHOLE, "plain", "GIT_AUTHOR", ".gitconfig", "refs/replace"])
+def test_the_whole_row_does_not_stand_for(name: str) -> None:
+    """Another row's value takes the place of some; others are no settings."""
+    assert not _is_in_the_whole(name)
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a plain environment gives."""
@@ -282,7 +303,10 @@ def _settle(row: Row, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     time.tzset()
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if _is_in_the_whole(n) else ()) for n in ROWS],
+)
 def test_the_fixed_point_holds(
     name: str,
     _sample: Project,

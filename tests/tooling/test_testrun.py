@@ -56,12 +56,12 @@ def test_what_pytest_is_meant_to_get() -> None:
 
 def test_the_end_counts_every_test(capsys: pytest.CaptureFixture[str]) -> None:
     good = Result(_outcome({"a": "passed", "b": "skipped"}), ())
-    assert testrun._conclude([good], ALL) == 0
+    assert testrun._conclude([good], ALL, []) == 0
     shown = capsys.readouterr()
     assert shown.out == "1 passed, 0 failed, 1 skipped\n"
     assert "not run: 1 tests that need a GPU" in shown.err
     bad = Result(_outcome({"a": "passed", "c": "failed"}, status=1), ("c: failed",))
-    assert testrun._conclude([good, bad], ALL) == 1
+    assert testrun._conclude([good, bad], ALL, []) == 1
     shown = capsys.readouterr()
     assert shown.out == "2 passed, 1 failed, 1 skipped\n"
     assert "FAILED c: failed" in shown.err
@@ -89,7 +89,7 @@ def test_status_tells_the_last_results(
 
 def test_a_run_without_tests_is_no_success() -> None:
     with pytest.raises(Fault, match="no test ran"):
-        testrun._conclude([Result(_outcome({}, status=5), ())], ALL)
+        testrun._conclude([Result(_outcome({}, status=5), ())], ALL, [])
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,22 @@ def test_a_thorough_run_takes_more_examples(monkeypatch: pytest.MonkeyPatch) -> 
         wanted = replace(ALL, parts=(Part.TOOLING,), thorough=thorough)
         (job,) = planning.plan(paths, None, Selection(()), wanted)
         assert ("CI" in job.env) == thorough
+        assert ("not slow and not slow_test" in job.args) != thorough
+    (job,) = planning.plan(paths, None, Selection(()), replace(wanted, paths=("tests/tooling",)))
+    assert "-n" not in job.args
+    named = replace(ALL, paths=("tests/tooling/test_a.py::test_slow",))
+    assert not named.marks
+
+
+def test_the_end_says_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = _outcome({"a": "passed"})
+    results = [Result(replace(outcome, report=replace(outcome.report, left_out=7)), ())]
+    assert testrun._conclude(results, ALL, ["nightly"]) == 0
+    said = "left out: 7 tests marked slow, upstream-nightly, most examples of the property tests"
+    assert said in capsys.readouterr().err
+    for wanted in (replace(ALL, thorough=True), replace(ALL, rest=("-k", "a"))):
+        testrun._conclude(results, wanted, ["nightly"])
+        assert "left out" not in capsys.readouterr().err
 
 
 def _file(root: Path, name: str) -> Path:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +33,13 @@ def pytest_sessionstart() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--outcomes")
-    # Where tests are given out to workers, the one that gives hears of all.
-    if path is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Outcomes(path), "upstream-outcomes-file")
+    if path is None:
+        return
+    # Where tests are given out to workers, the one that gives hears of all but
+    # what each of them has left out.
+    worker = hasattr(config, "workerinput")
+    plugin = LeftOut() if worker else Outcomes(path)
+    config.pluginmanager.register(plugin, "upstream-outcomes-file")
 
 
 def _word(report: pytest.TestReport) -> str:
@@ -52,6 +58,19 @@ def _reason(report: pytest.TestReport) -> str:
     return lines[0][:200] if lines else ""
 
 
+class LeftOut:
+    """A worker's word on how many tests it has left out."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._count += len(items)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        session.config.workeroutput["left_out"] = self._count
+
+
 class Outcomes:
     """A line for each thing that happened, written at once.
 
@@ -66,6 +85,14 @@ class Outcomes:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._write(selected=len(session.items))
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._write(left_out=len(items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # Each worker collects all tests, so each one's word is the whole.
+        self._write(left_out=getattr(node, "workeroutput", {}).get("left_out", 0))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
