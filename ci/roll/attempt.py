@@ -17,11 +17,10 @@ from ci.roll import place as placing
 from ci.roll.merging import MARKS, marked_lines, merge
 from ci.roll.renames import Renames
 from ci.roll.verdict import FileVerdict, HunkVerdict, Near, Outcome, PatchVerdict, Report, of_hunks
-from ci.series import compose, hunks
 from ci.series import diff as filediff
+from ci.series import hunks
 from ci.series.compose import BaseTree, Planned, plan
 from ci.series.diff import FileDiff
-from ci.series.export import Step
 from ci.series.hunks import DoesNotApply
 from ci.series.model import SeriesFiles
 from ci.series.resolutions import Resolution
@@ -260,7 +259,7 @@ class _Roll:
                 solved = hunks.apply_diff(diff, content, "resolution")
             except DoesNotApply:
                 return None
-            changes[diff.path] = solved.content
+            changes[diff.path] = solved
         left = [p for p, c in changes.items() if c and (p.endswith(NOTE) or marked_lines(c.data))]
         if left:
             return None
@@ -387,25 +386,11 @@ def roll(
         got, verdict = work.take(one)
         verdicts.append(verdict)
         if stuck is None and verdict.outcome.open:
-            marked = replace(one, changes=got.marked, base={}, canonical=False)
+            marked = replace(one, changes=got.marked, base={})
             stuck = Stuck(len(planned), marked)
         if not got.changes and not verdict.outcome.open:
             dropped.append(one.patch.name)
         else:
-            planned.append(replace(one, changes=got.changes, base={}, canonical=False))
+            planned.append(replace(one, changes=got.changes, base={}))
     report = Report(names[0], names[1], new.tree, files.fingerprint(), tuple(verdicts))
     return Rolled(report, tuple(planned), tuple(dropped), stuck)
-
-
-def steps(store: Git, base: BaseTree, rolled: Rolled) -> list[Step]:
-    """The patches that were carried over, as trees on `base`, what they were tried on."""
-    commits = compose.write(store, base, rolled.planned)
-    before = base.tree
-    found = []
-    for one, commit in zip(rolled.planned, commits, strict=True):
-        needs = tuple(need for need in one.patch.needs if need not in rolled.dropped)
-        patch = replace(one.patch, needs=needs)
-        parsed = one.parsed
-        found.append(Step(patch, parsed.message, parsed.date, before, commit.tree, parsed.author))
-        before = commit.tree
-    return found

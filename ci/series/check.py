@@ -186,17 +186,11 @@ def _check_chain(files: SeriesFiles, lock: Lock, parsed: list[PatchFile]) -> Ite
                 )
             if diff.new_id:
                 now[path] = diff.new_id
-        yield from _check_overlap(files, where, touched)
 
 
 def _same_id(one: str, other: str) -> bool:
     """Whether two ids, each of which may be shortened, agree."""
     return one.startswith(other) or other.startswith(one)
-
-
-def _check_overlap(files: SeriesFiles, where: str, touched: set[str]) -> Iterator[Problem]:
-    for path in sorted(touched & {*files.overlay}):
-        yield Problem(where, f"changes {path}, which is an overlay file")
 
 
 def _check_overlay(files: SeriesFiles) -> Iterator[Problem]:

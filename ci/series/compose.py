@@ -21,7 +21,7 @@ from ci.series import hunks
 from ci.series import patch as patchfile
 from ci.series.diff import FileDiff, Malformed
 from ci.series.lock import Lock, lock_patch
-from ci.series.message import problems
+from ci.series.message import check_message
 from ci.series.model import Patch, SeriesFiles
 from ci.series.patch import PatchFile
 
@@ -47,14 +47,12 @@ class Planned:
     Attributes:
         changes: what each touched path becomes; None where it goes.
         base: ids in the base of the upstream files that it touches.
-        canonical: exporting the commit gives the patch's own bytes again.
     """
 
     patch: Patch
     parsed: PatchFile
     changes: Mapping[bytes, Content | None]
     base: Mapping[str, str]
-    canonical: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,6 @@ class Composed:
     base: BaseTree
     commits: tuple[Commit, ...]
     lock: Lock
-    canonical: bool
 
     @property
     def head(self) -> str:
@@ -139,23 +136,18 @@ def _plan_patch(
 ) -> Planned:
     """One patch; `tree` holds the upstream files in its reach and is brought forward."""
     name = f"patches/{patch.file}"
-    bad = problems(parsed.message)
-    if bad:
-        raise Fault(f"{name}: {bad[0]}", todo="mend its message", details=tuple(bad[1:]))
+    check_message(parsed.message, name)
     changes: dict[bytes, Content | None] = {}
-    canonical = patchfile.render(parsed) == files.patches[patch.file]
     before: dict[bytes, str] = {}
     for diff in parsed.files:
         entry = base.entries.get(diff.path)
         if entry is None:
             raise _not_upstream(files, name, diff)
         before[diff.path] = entry.id
-        applied = hunks.apply_diff(diff, tree.get(diff.path), name)
-        canonical = canonical and applied.canonical
-        changes[diff.path] = applied.content
-        tree.pop(diff.path, None)
-        if applied.content is not None:
-            tree[diff.path] = applied.content
+        content = hunks.apply_diff(diff, tree.pop(diff.path, None), name)
+        changes[diff.path] = content
+        if content is not None:
+            tree[diff.path] = content
     for path in patch.overlay:
         _check_new(base, path, name)
         changes[path.encode("utf-8")] = files.overlay[path]
@@ -165,7 +157,7 @@ def _plan_patch(
             todo="an empty patch is not kept: delete it and its entry in series.toml",
         )
     ids = {path.decode("utf-8", "backslashreplace"): oid for path, oid in before.items()}
-    return Planned(patch, parsed, changes, ids, canonical)
+    return Planned(patch, parsed, changes, ids)
 
 
 def _not_upstream(files: SeriesFiles, name: str, diff: FileDiff) -> Fault:
@@ -179,7 +171,8 @@ def _not_upstream(files: SeriesFiles, name: str, diff: FileDiff) -> Fault:
     if diff.is_new:
         return Fault(
             f"{name} adds {path}: new files live in overlay/, not in patches",
-            todo=f"put it at overlay/{path} and name it in series.toml",
+            todo=f"put it at overlay/{path} and name it in series.toml; or take the patch out, "
+            "`git am` it in build/vllm, and run `nox -s refresh`",
         )
     return Fault(
         f"{name} changes {path}, which the pinned vLLM does not have",
@@ -253,8 +246,7 @@ def compose(
         lock_patch(files, index, commit.tree, one.base)
         for index, (commit, one) in enumerate(zip(commits, planned, strict=True))
     )
-    canonical = all(one.canonical for one in planned)
-    return Composed(base, commits, Lock(base.tree, locked), canonical)
+    return Composed(base, commits, Lock(base.tree, locked))
 
 
 def publish(store: Git, composed: Composed) -> None:

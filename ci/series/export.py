@@ -3,90 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
 
 from ci.core.content import NULL_ID, Content, has_conflicts, show
 from ci.core.errors import Fault
 from ci.git.repo import Git
-from ci.git.trees import Entry, read_objects
+from ci.git.trees import read_objects
 from ci.series import compose as composing
-from ci.series.compose import BaseTree, Composed
+from ci.series.compose import BaseTree, Composed, Planned
 from ci.series.diff import FileDiff
 from ci.series.from_git import file_diffs
-from ci.series.message import Message, problems
+from ci.series.message import check_message
 from ci.series.model import Patch, Series, SeriesFiles, Topic, unfit
-from ci.series.patch import AUTHOR, PatchFile, file_name, render
+from ci.series.patch import file_name, render
 
 
-@dataclass(frozen=True)
-class Step:
-    """One patch as trees: what it was made from and what it gave.
+def export(
+    git: Git,
+    base: BaseTree,
+    planned: Sequence[Planned],
+    trees: Sequence[str],
+    topics: Sequence[Topic],
+) -> SeriesFiles:
+    """Write composed patches as a series.
 
-    Attributes:
-        patch: its entry in the series; `file` and `overlay` are worked out anew.
-    """
-
-    patch: Patch
-    message: Message
-    date: str
-    before: str
-    after: str
-    author: str = AUTHOR
-
-
-def export(git: Git, base: Mapping[bytes, Entry], steps: Sequence[Step]) -> SeriesFiles:
-    """Write steps as a series, without its topics.
-
-    Files that the base has go into patches, others into the overlay.
+    Files that the base has go into patches, others into the overlay. What a
+    patch needs that is not among them before it is dropped from its needs.
 
     Args:
         git: a repository that holds every tree.
-        base: the files of the pinned release.
+        planned: entries, messages and authors; `file` and `overlay` are worked out anew.
+        trees: the base's, and the one after each patch.
 
     Raises:
-        Fault: a step changes a file that an earlier one added, changes
+        Fault: a patch changes a file that an earlier one added, changes
             nothing, or has a message that would not survive.
     """
-    all_diffs = file_diffs(git, [(step.before, step.after) for step in steps])
-    new = [diff.new_id for diffs in all_diffs for diff in diffs if diff.path not in base]
+    all_diffs = file_diffs(git, list(pairwise(trees)))
+    new = [diff.new_id for diffs in all_diffs for diff in diffs if diff.path not in base.entries]
     blobs = read_objects(git, [oid for oid in new if oid != NULL_ID])
     patches: list[Patch] = []
     written: dict[str, bytes] = {}
     overlay: dict[str, Content] = {}
     renamed: dict[str, str] = {}
-    for index, (step, diffs) in enumerate(zip(steps, all_diffs, strict=True)):
-        name = file_name(index + 1, step.message.subject)
-        _check_message(step, name)
-        upstream = [diff for diff in diffs if diff.path in base]
-        added = _added([diff for diff in diffs if diff.path not in base], name, overlay, blobs)
+    for index, (one, diffs) in enumerate(zip(planned, all_diffs, strict=True)):
+        name = file_name(index + 1, one.parsed.subject)
+        check_message(one.parsed.message, name)
+        upstream = tuple(diff for diff in diffs if diff.path in base.entries)
+        added = _added([d for d in diffs if d.path not in base.entries], name, overlay, blobs)
         if not upstream and not added:
             raise Fault(
-                f"the patch `{step.message.subject}` changes nothing",
+                f"the patch `{one.parsed.subject}` changes nothing",
                 todo="an empty patch is not kept: drop it",
             )
         overlay.update(added)
-        data = render(PatchFile(step.message, step.author, step.date, tuple(upstream)))
-        written[name] = data
+        written[name] = render(replace(one.parsed, files=upstream))
         patch = replace(
-            step.patch,
+            one.patch,
             file=name,
             overlay=tuple(sorted(added)),
-            needs=tuple(renamed.get(need, need) for need in step.patch.needs),
+            needs=tuple(renamed[need] for need in one.patch.needs if need in renamed),
         )
         if patch.name.lower() in (other.name.lower() for other in patches):
             raise Fault(
                 f"two patches would be called {patch.name}",
                 todo="give one of them a title that differs in its first letters",
             )
-        renamed[step.patch.name] = patch.name
+        renamed[one.patch.name] = patch.name
         patches.append(patch)
-    return SeriesFiles(Series((), tuple(patches)), written, overlay)
-
-
-def _check_message(step: Step, name: str) -> None:
-    bad = problems(step.message)
-    if bad:
-        raise Fault(f"{name}: {bad[0]}", todo="mend its message", details=tuple(bad[1:]))
+    return SeriesFiles(Series(tuple(topics), tuple(patches)), written, overlay)
 
 
 def _added(
@@ -127,49 +113,36 @@ def _utf8(path: bytes, name: str) -> str:
     return text
 
 
-def steps_of(composed: Composed, series: Series, parsed: Sequence[PatchFile]) -> list[Step]:
-    """A composed series as steps."""
-    trees = composed.trees
-    return [
-        Step(patch, one.message, one.date, trees[i], trees[i + 1], one.author)
-        for i, (patch, one) in enumerate(zip(series.patches, parsed, strict=True))
-    ]
-
-
-def with_topics(files: SeriesFiles, topics: Sequence[Topic]) -> SeriesFiles:
-    """The same series under these topics."""
-    return replace(files, series=replace(files.series, topics=tuple(topics)))
-
-
-def _exported(store: Git, base: BaseTree, files: SeriesFiles, composed: Composed) -> SeriesFiles:
-    parsed = composing.parse_patches(files)
-    exported = export(store, base.entries, steps_of(composed, files.series, parsed))
-    return with_topics(exported, files.series.topics)
-
-
-def settle(store: Git, base: BaseTree, files: SeriesFiles) -> tuple[SeriesFiles, Composed]:
-    """Bring a series into canonical form: compose it, export what came out,
-    and compose that, which must give the same trees.
+def canonicalize(
+    store: Git, base: BaseTree, planned: Sequence[Planned], topics: Sequence[Topic]
+) -> tuple[SeriesFiles, Composed]:
+    """Compose patches, write what came out as a series, and compose that, which
+    must give the same trees.
 
     Raises:
-        Fault: it does not compose.
+        Fault: see `export`.
     """
-    first = composing.compose(store, base, files)
-    exported = _exported(store, base, files, first)
-    if exported == files:
-        return files, first
-    second = composing.compose(store, base, exported)
-    assert second.canonical and second.trees == first.trees
-    return exported, second
+    commits = composing.write(store, base, planned)
+    trees = [base.tree, *(commit.tree for commit in commits)]
+    files = export(store, base, planned, trees, topics)
+    composed = composing.compose(store, base, files)
+    assert composed.trees == trees, "export and compose disagree"
+    return files, composed
 
 
-def check_fixed_point(store: Git, base: BaseTree, files: SeriesFiles, composed: Composed) -> None:
+def check_fixed_point(
+    store: Git, files: SeriesFiles, planned: Sequence[Planned], composed: Composed
+) -> None:
     """See that exporting a composed series gives it back, byte for byte.
+
+    Args:
+        planned: what it was composed from.
 
     Raises:
         Fault: names the first patch that would come back differently.
     """
-    exported = _exported(store, base, files, composed)
+    topics = files.series.topics
+    exported = export(store, composed.base, planned, composed.trees, topics)
     for ours, theirs in zip(exported.series.patches, files.series.patches, strict=True):
         same = exported.patches[ours.file] == files.patches[theirs.file]
         if ours != theirs or not same:

@@ -8,8 +8,6 @@ proves nothing: there a hunk goes to the one place that its lines are in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ci.core.content import Content, blob_id, show, split_lines
 from ci.core.errors import Fault
 from ci.series.diff import FileDiff, Hunk
@@ -20,26 +18,15 @@ class DoesNotApply(Fault):
     """A change whose context is not in the file, or is there more than once."""
 
 
-@dataclass(frozen=True)
-class Applied:
-    """What a file became.
-
-    Attributes:
-        content: None if the change deletes the file.
-        canonical: the patch was made for this very file and its ids agree
-            with what it gave, so that exporting it gives the same bytes.
-    """
-
-    content: Content | None
-    canonical: bool
-
-
-def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Applied:
+def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Content | None:
     """Apply `diff` to a file.
 
     Args:
         old: the file before, None if there is none.
         patch: the patch's file name, for messages.
+
+    Returns:
+        What the file became; None if the change deletes it.
 
     Raises:
         DoesNotApply: with patch, file, hunk, the conflicting lines and the
@@ -56,9 +43,8 @@ def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Applied:
                 f"{where}: the patch deletes the file but does not hold all its lines",
                 todo="delete it in build/vllm and run `nox -s refresh`",
             )
-        return Applied(None, same_file and not diff.has_short_ids)
-    canonical = same_file and blob_id(after).startswith(diff.new_id) and not diff.has_short_ids
-    return Applied(Content(diff.new_mode, after), canonical)
+        return None
+    return Content(diff.new_mode, after)
 
 
 def _check_presence(diff: FileDiff, old: Content | None, where: str) -> None:

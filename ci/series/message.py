@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ci.core.errors import Fault
+
 MAX_SUBJECT = 72
 
 _ENDERS = (
@@ -95,3 +97,17 @@ def problems(message: Message) -> list[str]:
     """Why `message` would not come back the same; nothing if it would."""
     found = _subject_problems(message.subject)
     return found + (_body_problems(message.body) if message.body else [])
+
+
+def check_message(message: Message, name: str) -> None:
+    """Refuse a message that would not come back the same.
+
+    Args:
+        name: the patch's file.
+
+    Raises:
+        Fault: with all that is wrong.
+    """
+    bad = problems(message)
+    if bad:
+        raise Fault(f"{name}: {bad[0]}", todo="correct its message", details=tuple(bad[1:]))

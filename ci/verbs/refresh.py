@@ -25,7 +25,7 @@ from ci.series import compose as composing
 from ci.series import lock as locking
 from ci.series.base import open_base, pinned_lock
 from ci.series.compose import BaseTree, Composed, Planned
-from ci.series.export import Step, export
+from ci.series.export import canonicalize
 from ci.series.kept import not_kept
 from ci.series.model import SeriesFiles, Topic, read_files, series_paths
 from ci.series.patch import PatchFile
@@ -81,7 +81,7 @@ def _planned(draft: Draft, kept: Sequence[int]) -> list[Planned]:
         }
         diffs.update({p: c for p, (owner, c) in draft.overlay.items() if owner == index})
         parsed = PatchFile(one.message, one.author, one.date, ())
-        planned.append(Planned(one.entry, parsed, diffs, {}, canonical=True))
+        planned.append(Planned(one.entry, parsed, diffs, {}))
     return planned
 
 
@@ -106,30 +106,8 @@ def series_of(
     store: Git, base: BaseTree, draft: Draft, topics: Sequence[Topic], drop_empty: bool
 ) -> tuple[SeriesFiles, Composed]:
     """Compose the draft, export it, and compose what was exported."""
-    kept = _kept(draft, drop_empty)
-    gone = {p.entry.name for i, p in enumerate(draft.patches) if i not in kept}
-    planned = _planned(draft, kept)
-    commits = composing.write(store, base, planned)
-    trees = [base.tree, *(commit.tree for commit in commits)]
-    steps = []
-    for number, one in enumerate(planned):
-        needs = tuple(need for need in one.patch.needs if need not in gone)
-        entry = replace(one.patch, needs=needs)
-        steps.append(
-            Step(
-                entry,
-                one.parsed.message,
-                one.parsed.date,
-                trees[number],
-                trees[number + 1],
-                one.parsed.author,
-            )
-        )
-    files = export(store, base.entries, steps)
-    files = replace(files, series=replace(files.series, topics=tuple(topics)))
-    composed = composing.compose(store, base, files)
-    assert composed.canonical and composed.trees == trees, "export and compose disagree"
-    return files, composed
+    planned = _planned(draft, _kept(draft, drop_empty))
+    return canonicalize(store, base, planned, topics)
 
 
 # --- the verb ----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ci.core.runlock import alone
 from ci.git.store import open_store
 from ci.pinned.fetch import source_word
 from ci.pinned.pin import dump_pin, load_pin
-from ci.roll.attempt import Rolled, roll, steps
+from ci.roll.attempt import Rolled, roll
 from ci.roll.conflict_tree import ConflictTree, open_patch
 from ci.roll.target import Target, Targets, key_of, known_targets
 from ci.roll.verdict import as_json, as_text
@@ -23,7 +23,7 @@ from ci.series import compose as composing
 from ci.series import resolutions
 from ci.series.base import open_base
 from ci.series.compose import BaseTree
-from ci.series.export import export, with_topics
+from ci.series.export import canonicalize
 from ci.series.model import SeriesFiles, Topic, read_files
 from ci.series.write import changed, recover, write_series
 
@@ -132,10 +132,7 @@ def _accept(layout: Layout, tried: _Try, commit: str | None) -> list[str]:
         )
     pin = tried.targets.pin_of(tried.target, commit)
     store = tried.targets.store
-    moved = steps(store, tried.base, tried.rolled)
-    exported = with_topics(export(store, tried.base.entries, moved), _topics(tried))
-    composed = composing.compose(store, tried.base, exported)
-    assert composed.trees == [tried.base.tree, *(step.after for step in moved)]
+    exported, composed = canonicalize(store, tried.base, tried.rolled.planned, _topics(tried))
     if not pin.wheels:
         say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
     content = Content(REGULAR, dump_pin(pin).encode("utf-8"))

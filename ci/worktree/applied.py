@@ -19,7 +19,7 @@ from ci.series import compose as composing
 from ci.series import lock as locking
 from ci.series.base import open_base, pinned_lock
 from ci.series.compose import Composed
-from ci.series.export import check_fixed_point, settle
+from ci.series.export import canonicalize, check_fixed_point
 from ci.series.model import SeriesFiles, read_files
 from ci.series.write import changed, recover, write_series
 from ci.worktree import checkout
@@ -122,17 +122,19 @@ def _compose(
     store = open_store(layout.store)
     base = open_base(store, layout.downloads, pin, args.source)
     if args.relock:
-        settled, composed = settle(store, base, files)
+        planned = composing.plan(store, base, files)
+        settled, composed = canonicalize(store, base, planned, files.series.topics)
         locked = pinned_lock(store, layout.downloads, pin, settled, composed)
         if not args.discard:
             checkout.check(layout, store, composed.head)
         for line in changed(layout, write_series(layout, settled, locked)):
             say(line)
         return settled, composed
-    composed = composing.compose(store, base, files)
+    planned = composing.plan(store, base, files)
+    composed = composing.compose(store, base, files, planned)
     assert lock is not None
     locking.check_trees(lock, composed.lock)
-    check_fixed_point(store, base, files, composed)
+    check_fixed_point(store, files, planned, composed)
     return files, composed
 
 

@@ -19,7 +19,7 @@ def _diff(before: bytes, hunk: bytes, old_id: str | None = None) -> filediff.Fil
 
 
 def _apply(diff: filediff.FileDiff, data: bytes) -> bytes:
-    content = apply_diff(diff, Content(REGULAR, data), "p").content
+    content = apply_diff(diff, Content(REGULAR, data), "p")
     assert content is not None
     return content.data
 

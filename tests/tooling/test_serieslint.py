@@ -15,7 +15,7 @@ from ci.pinned.pin import load_pin
 from ci.series.check import check_series
 from ci.series.lock import Lock, LockedPatch, check_inputs, dump_lock, load_lock
 from ci.series.model import read_files
-from tests.tooling.projects import Project, text
+from tests.tooling.projects import UPSTREAM, Project, clone_of, commit, edit, text
 
 BUILD = "patches/0001-Build-Say-six.patch"
 CORE = "patches/0002-Core-Add-a-new-file.patch"
@@ -165,6 +165,65 @@ def test_short_ids_are_resolved_by_relock(project: Project) -> None:
     (project.root / BUILD).write_bytes(short.replace(match[1], b"1234567"))
     _relock_by_hand(project)
     assert "is made for 1234567, but finds" in _lint(project)
+
+
+def _plain_patch(clone: Path, *words: str) -> bytes:
+    """A commit as `git format-patch` writes it when nobody asks for anything."""
+    words = ("git", "format-patch", "-1", "--stdout", *words)
+    return subprocess.run(words, cwd=clone, check=True, capture_output=True).stdout
+
+
+def _add(project: Project, data: bytes) -> None:
+    """Put a patch at the end of the series by hand."""
+    (project.layout.patches / "mine.patch").write_bytes(data)
+    entry = '\n[[patch]]\nfile = "mine.patch"\ntopic = "core"\noverlay = []\nneeds = []\n'
+    project.layout.series.write_text(project.layout.series.read_text() + entry)
+
+
+def test_a_plain_patch_of_git_s_is_taken(project: Project, tmp_path: Path) -> None:
+    """With `[PATCH]`, a stat, short ids and a signature; its ids are the base's, or not."""
+    clone = clone_of(project, tmp_path / "clone")
+    ours = edit(UPSTREAM["vllm/b.py"], ("b line 9\n", "b line nine\n"))
+    moved = edit(UPSTREAM["vllm/a.py"], ("a line 20\n", "a line twenty\n"))
+    commit(clone, "[Core] Words", {"vllm/b.py": ours, "vllm/a.py": moved}, "Why.")
+    data = _plain_patch(clone)
+    assert b"Subject: [PATCH] [Core]" in data and b"\n-- \n2." in data
+    assert re.search(rb"^index [0-9a-f]{7,12}\.\.", data, re.MULTILINE)
+    _add(project, data)
+    project.apply("--relock")
+    assert not (project.layout.patches / "mine.patch").exists()
+    taken = (project.layout.patches / "0004-Core-Words.patch").read_bytes()
+    assert f"index {UPSTREAM['vllm/b.py'].id}..{ours.id} 100644".encode() in taken
+    assert b"-- \n" not in taken and b"[PATCH]" not in taken
+    assert project.files()["vllm/b.py"] == ours.data
+    assert b"a line twenty\n" in project.files()["vllm/a.py"]
+    assert b"a line thirty\n" in project.files()["vllm/a.py"]
+    assert not project.apply().changed
+
+
+def test_a_plain_patch_that_does_not_fit_says_what_to_do(project: Project, tmp_path: Path) -> None:
+    clone = clone_of(project, tmp_path / "clone")
+    diff = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n"
+    setup = edit(UPSTREAM["setup.py"], ("setup line 6\n", "setup line 6!\n"))
+    commit(clone, "[Core] A diff", {"vllm/b.py": text("b")}, f"It was:\n\n{diff}\nThat is all.")
+    shown = _plain_patch(clone)
+    commit(clone, "[Core] Elsewhere", {"setup.py": setup})
+    elsewhere = _plain_patch(clone)
+    commit(clone, "[Core] New", {"vllm/more.py": text("more")})
+    before = project.series()
+    for data, what, todo in (
+        (shown, "mine.patch: line", "if a whole diff stands inside the message, indent it"),
+        (elsewhere, "hunk 1 of 1 (@@ -3,7 +3,7 @@) does not apply", "make the change again"),
+        (_plain_patch(clone), "adds vllm/more.py", "`git am` it in build/vllm"),
+    ):
+        _add(project, data)
+        with pytest.raises(Fault) as caught:
+            project.apply("--relock")
+        assert what in caught.value.what
+        assert todo in caught.value.todo
+        (project.layout.patches / "mine.patch").unlink()
+        project.layout.series.write_bytes(before["patches/series.toml"].data)
+    assert project.series() == before
 
 
 def _in_git(project: Project, rules: dict[str, str]) -> None:
