@@ -10,22 +10,29 @@ from __future__ import annotations
 import ast
 from pathlib import PurePosixPath
 
+from ci.git.repo import Git
 from ci.git.trees import changes
 from ci.wheel.composed import ComposedSeries
 
 
 def series_tests(source: ComposedSeries) -> tuple[str, ...]:
-    """pytest's arguments: files, and `file::test` where only a part is the series'."""
+    """What the series adds to the pin's tests; see `changed_tests`."""
+    return changed_tests(source.git, source.pin.base_tree, source.tree)
+
+
+def changed_tests(git: Git, before: str, after: str) -> tuple[str, ...]:
+    """pytest's arguments for what a tree's tests have over another's: files, and
+    `file::test` where only a part of the file is new."""
     found: list[str] = []
-    for change in changes(source.git, source.pin.base_tree, source.tree):
+    for change in changes(git, before, after):
         path = change.path.decode("utf-8", "surrogateescape")
         if change.new is None or not is_test_file(path):
             continue
         if change.old is None:
             found.append(path)
             continue
-        before, after = source.git.blob(change.old.id), source.git.blob(change.new.id)
-        found += [f"{path}::{name}" for name in changed_functions(before, after)]
+        names = changed_functions(git.blob(change.old.id), git.blob(change.new.id))
+        found += [f"{path}::{name}" for name in names]
     return tuple(found)
 
 

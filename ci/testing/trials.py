@@ -14,20 +14,21 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from ci.core.errors import Fault
 from ci.git.repo import Git
+from ci.git.trees import changes
 from ci.series import compose as composing
 from ci.series.compose import BaseTree
 from ci.series.model import Patch, Series, SeriesFiles
 from ci.series.topics import closure, subset, topic_closure, topic_patches
 from ci.testing import pytest_runs as jobs
 from ci.testing.pytest_runs import Job
-from ci.testing.selection import changed_functions, is_test_file
+from ci.testing.selection import changed_functions, changed_tests
 
 _LIMIT = 900.0
 """Seconds that one tree's tests may take."""
@@ -74,9 +75,9 @@ class Outcome:
     applies: str = ""
     stuck: str = ""
     imported: int = 0
-    broken: dict[str, str] | None = None
+    broken: dict[str, str] = field(default_factory=dict)
     aside: int = 0
-    tests: dict[str, int] | None = None
+    tests: dict[str, int] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
     seconds: float = 0.0
     cut_short: bool = False
@@ -157,9 +158,17 @@ class Trier:
         except Fault as fault:
             return self._refused(trial, fault)
         commits = composing.write(self.store, self.base, planned)
-        tree = commits[-1].tree if commits else self.base.tree
-        modules = [m for patch in trial.judged for m in self._modules(patch, planned)]
-        tests = [t for patch in trial.judged for t in self._tests(patch, planned)]
+        trees = [self.base.tree, *(commit.tree for commit in commits)]
+        tree = trees[-1]
+        steps = {one.patch.name: trees[n : n + 2] for n, one in enumerate(planned)}
+        judged = [steps[patch.name] for patch in trial.judged]
+        modules = [module for step in judged for module in self._modules(*step)]
+        tests = [
+            test
+            for step in judged
+            for test in changed_tests(self.store, *step)
+            if self._is_still_there(test, tree)
+        ]
         # That a need is real is known at the first thing that breaks.
         early = trial.kind is Kind.NEED
         key = _key(tree, modules, tests, self.runner.key() + str(early))
@@ -185,43 +194,18 @@ class Trier:
                 break
         return Outcome(applies=fault.what, stuck=stuck)
 
-    def _paths(self, patch: Patch, planned: Sequence[composing.Planned]) -> list[str]:
-        one = next(one for one in planned if one.patch.name == patch.name)
-        there = [path for path, content in one.changes.items() if content is not None]
-        return [path.decode("utf-8", "surrogateescape") for path in there]
-
-    def _modules(self, patch: Patch, planned: Sequence[composing.Planned]) -> Iterator[str]:
-        for path in self._paths(patch, planned):
-            if path.startswith("vllm/") and path.endswith(".py"):
+    def _modules(self, before: str, after: str) -> Iterator[str]:
+        """What can be imported of the files that a patch adds or changes."""
+        for change in changes(self.store, before, after):
+            path = change.path.decode("utf-8", "surrogateescape")
+            if change.new and path.startswith("vllm/") and path.endswith(".py"):
                 yield path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
-    def _tests(self, patch: Patch, planned: Sequence[composing.Planned]) -> Iterator[str]:
-        """Whole test files that the patch adds; of upstream's, the tests that it changes."""
-        for path in self._paths(patch, planned):
-            if not is_test_file(path):
-                continue
-            raw = path.encode("utf-8", "surrogateescape")
-            if raw not in self.base.entries:
-                yield path
-                continue
-            before, after, last = self._versions(raw, patch, planned)
-            still = changed_functions(b"", last)
-            names = changed_functions(before, after)
-            yield from (f"{path}::{name}" for name in names if name in still)
-
-    def _versions(
-        self, path: bytes, patch: Patch, planned: Sequence[composing.Planned]
-    ) -> tuple[bytes, bytes, bytes]:
-        """A file of upstream's before the patch, after it, and after all that is planned."""
-        found = [self.store.blob(self.base.entries[path].id)]
-        at = 0
-        for one in planned:
-            if path in one.changes:
-                content = one.changes[path]
-                found.append(content.data if content else b"")
-            if one.patch.name == patch.name:
-                at = len(found) - 1
-        return found[at - 1], found[at], found[-1]
+    def _is_still_there(self, test: str, tree: str) -> bool:
+        """Whether no later patch of the trial takes the test function out again."""
+        path, _, name = test.partition("::")
+        blob = self.store.resolve(f"{tree}:{path}") if name else None
+        return blob is None or name in changed_functions(b"", self.store.blob(blob))
 
     def _try(
         self, tree: str, modules: Sequence[str], tests: Sequence[str], *, early: bool

@@ -67,10 +67,10 @@ def as_text(rows: Sequence[Row]) -> str:
 def _cells(outcome: Outcome) -> str:
     if outcome.applies:
         return "no"
-    broken = len(outcome.broken or {})
+    broken = len(outcome.broken)
     imports = f"{outcome.imported} of {outcome.imported + broken}"
     imports += f" ({outcome.aside})" if outcome.aside else ""
-    tests = ", ".join(f"{n} {word}" for word, n in sorted((outcome.tests or {}).items()))
+    tests = ", ".join(f"{n} {word}" for word, n in sorted(outcome.tests.items()))
     if outcome.failed and "failed" not in tests:
         tests = "not run to the end"
     return f"{'yes':<8} {imports:<12} {tests or 'none':<22} {outcome.seconds:7.1f}"
@@ -87,7 +87,7 @@ def _wrong(row: Row) -> Iterator[str]:
     yield f"{row.name}:"
     if outcome.applies:
         yield f"  {outcome.applies}"
-    yield from (f"  {name}: {why}" for name, why in (outcome.broken or {}).items())
+    yield from (f"  {name}: {why}" for name, why in outcome.broken.items())
     yield from (f"  {test}" for test in outcome.failed[:20])
 
 

@@ -38,12 +38,12 @@ from tests.tooling.projects import CLOCK, Project, put
 
 # The clock of the fixtures is the same for every example, so sharing them is fine.
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-CI = bool(os.environ.get("CI"))
+THOROUGH = bool(os.environ.get("SERIES_THOROUGH"))
 settings.register_profile("pure", max_examples=500, deadline=None, suppress_health_check=SHARED)
 # The two that go the whole way take a second an example: fewer in daily use.
 PURE = settings.get_profile("pure")
-settings.register_profile("whole", PURE, max_examples=500 if CI else 100)
-settings.register_profile("killed", PURE, max_examples=500 if CI else 10)
+settings.register_profile("whole", PURE, max_examples=500 if THOROUGH else 100)
+settings.register_profile("killed", PURE, max_examples=500 if THOROUGH else 10)
 
 UPSTREAM = ("a", "d/b", "d e/ç", '"q"')
 ADDED = ("n1", "d/n 2")
