@@ -67,6 +67,12 @@ def verify(session: nox.Session) -> None:
 
 
 @nox.session
+def bundle(session: nox.Session) -> None:
+    """Pack the device checks for a bare machine with a GPU (-- --record FILE)."""
+    _ci(session, "bundle")
+
+
+@nox.session
 def refresh(session: nox.Session) -> None:
     """Take edits of build/vllm back into the series."""
     _ci(session, "refresh")

@@ -77,6 +77,7 @@ VERBS: tuple[Verb, ...] = (
     _module_verb("verify", "check a wheel or an installed vLLM against its series"),
     _module_verb("baseline", "record upstream's tests on the pristine pin"),
     _module_verb("bench", "run a benchmark in the test environment", passes_on=True),
+    _module_verb("bundle", "pack the device checks for a machine with a GPU"),
     _module_verb("refresh", "take edits of build/vllm into the series"),
     _module_verb("upstream", "make a topic ready to be sent to vLLM"),
     _module_verb("prefixes", "try every prefix, topic and declared need by itself"),

@@ -113,6 +113,34 @@ def install_sources(environment: Environment, folder: Path) -> None:
     )
 
 
+def install_for(
+    folder: Path, requirements: Path, constraints: Path, python: str, manylinux: str
+) -> None:
+    """Put packages for another x86-64 machine's Python into a folder, without dependencies.
+
+    Args:
+        python: its version, as in 3.12.
+        manylinux: the newest tag that its wheels may have, as in manylinux_2_28.
+
+    Raises:
+        Fault: a package has no such wheel, or cannot be had.
+    """
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "pip", "install", "--no-input"]
+    platform = ["--platform", f"{manylinux}_x86_64", "--platform", "manylinux2014_x86_64"]
+    if (program := uv()) is not None:
+        command = [program, "pip", "install"]
+        platform = ["--python-platform", f"x86_64-{manylinux}"]
+    listed = ["-r", str(requirements), "-c", str(constraints)]
+    where = ["--target", str(folder), "--python-version", python, *platform]
+    run(
+        [*command, "-q", "--no-deps", "--only-binary", ":all:", *where, *listed],
+        what=f"installing packages for Python {python}",
+        env=clean_variables(),
+        log=folder.with_name(f"{folder.name}.log"),
+    )
+
+
 def run(
     command: Sequence[str | Path],
     *,
