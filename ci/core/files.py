@@ -21,6 +21,12 @@ def under(root: Path, path: bytes) -> bytes:
     return os.path.join(os.fsencode(root), path)
 
 
+def folders(path: bytes) -> list[bytes]:
+    """The folders that a tree's `path` lies in, the outermost first."""
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
 def read(where: bytes) -> Content | None:
     """A file's mode and bytes as git would take them, symlinks unfollowed.
 
@@ -78,12 +84,23 @@ def write_new(where: bytes, content: Content) -> None:
         os.fsync(file.fileno())
 
 
-def remove(root: Path, path: bytes) -> None:
-    """Delete a file below `root`, and the folders that it leaves empty."""
-    top = os.fsencode(root)
-    where = os.path.join(top, path)
+def link_above(root: Path, path: bytes) -> bytes | None:
+    """The symbolic link that stands in the place of a folder of `path`, if one does."""
+    return next((one for one in folders(path) if os.path.islink(under(root, one))), None)
+
+
+def unlink(root: Path, path: bytes) -> None:
+    """Delete a file or a link below `root`; a folder stays."""
+    where = under(root, path)
     if os.path.islink(where) or os.path.isfile(where):
         os.unlink(where)
+
+
+def remove(root: Path, path: bytes) -> None:
+    """Delete a file below `root`, and the folders that it leaves empty."""
+    unlink(root, path)
+    top = os.fsencode(root)
+    where = os.path.join(top, path)
     above = os.path.dirname(where)
     while above != top:
         try:

@@ -222,7 +222,7 @@ def publish(layout: Layout, store: Git, exported: Exported) -> str | None:
         Fault: there is no work tree, the branch is checked out, or has commits
             that are not ours.
     """
-    tree = worktree.WorkTree.of(layout)
+    tree = worktree.WorkTree(layout.work_tree, layout.store)
     state = tree.state()
     if state is None:
         raise Fault("there is no work tree to put the branch in", todo="run `nox -s apply`")

@@ -18,7 +18,7 @@ from ci.series.model import Patch, SeriesFiles, Topic, read_files
 from ci.series.patch import PatchFile
 from ci.status.model import PatchStatus, PinStatus, RollStatus, Status, TopicStatus, WheelStatus
 from ci.wheel.identity import SeriesIdentity, identify
-from ci.worktree.applied import composed_head
+from ci.worktree.applied import as_locked, composed_head
 
 _FRESH = 6 * 3600
 """Seconds for which the newest release is not asked for again."""
@@ -160,23 +160,23 @@ def _wheels(layout: Layout, identity: SeriesIdentity) -> tuple[WheelStatus, ...]
 def _work_tree(layout: Layout, pin: Pin, files: SeriesFiles) -> Iterator[str]:
     """Where the work tree is, and how it differs from the series as it lies here."""
     from ci.core.content import show
-    from ci.series import lock as locking
+    from ci.series.lock import load_lock
     from ci.worktree.tree import WorkTree, standing
 
+    series = None
     try:
-        locking.check_inputs(locking.load_lock(layout), files, pin.base_tree)
-        locked = True
+        series = as_locked(pin, files, load_lock(layout))
     except Fault as fault:
         yield f"{fault.what}: {fault.todo}"
-        locked = False
-    tree = WorkTree.of(layout)
+    tree = WorkTree(layout.work_tree, layout.store)
     try:
         state = tree.state()
     except Fault as fault:
         yield fault.what
         return
     stored = (layout.store / "HEAD").is_file()
-    if locked and state is not None and stored and composed_head(layout, files) != state.applied:
+    composed = composed_head(layout.store, series) if series and stored else None
+    if series and state is not None and stored and composed != state.applied:
         yield "made from another series than the one that lies here: run `nox -s apply`"
     if state is None or state.applied is None:
         yield "not there: `nox -s apply` makes it"

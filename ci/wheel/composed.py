@@ -9,10 +9,10 @@ from ci.core.layout import Layout
 from ci.git.repo import Git
 from ci.pinned.pin import Pin, load_pin
 from ci.pinned.variant import Variant, machine
-from ci.series import lock as locking
+from ci.series.lock import load_lock
 from ci.series.model import read_files
 from ci.wheel.identity import SeriesIdentity, WheelIdentity, identify
-from ci.worktree.applied import composed_head
+from ci.worktree.applied import as_locked, composed_head
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def composed_series(layout: Layout) -> ComposedSeries:
     """
     pin = load_pin(layout.pin)
     files = read_files(layout)
-    locking.check_inputs(locking.load_lock(layout), files, pin.base_tree)
-    head = composed_head(layout, files)
+    series = as_locked(pin, files, load_lock(layout))
+    head = composed_head(layout.store, series)
     if head is None:
         raise Fault(
             "the series as it lies here has not been composed", todo="run `nox -s apply` first"

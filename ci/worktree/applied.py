@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci.core.checkpoints import checkpoint
-from ci.core.errors import Fault
-from ci.core.layout import Layout
-from ci.core.progress import say
-from ci.git.repo import Git, GitError
-from ci.git.store import is_damaged, look_into, open_store, set_aside, sweep
-from ci.pinned.pin import load_pin
+from ci.git.repo import Git
+from ci.git.store import look_into, open_store
+from ci.pinned.pin import Pin, dump_pin
 from ci.series import compose as composing
 from ci.series import lock as locking
 from ci.series.base import open_base, pinned_lock
 from ci.series.compose import Composed
 from ci.series.export import canonicalize, check_fixed_point
-from ci.series.model import SeriesFiles, read_files
-from ci.series.write import changed, recover, write_series
+from ci.series.lock import Lock
+from ci.series.model import SeriesFiles
 from ci.worktree import checkout
-from ci.worktree import tree as worktree
+from ci.worktree.tree import WorkTree, standing
 
-_RECORD = 1
+_RECORD = "2"
 """Raised when a record of an older tool must not count."""
 
 
@@ -43,136 +39,124 @@ class Applied:
     note: str | None
 
 
-def _inputs(layout: Layout, files: SeriesFiles) -> str:
-    """sha256 over everything that decides what apply does."""
-    total = hashlib.sha256(layout.pin.read_bytes())
-    total.update(b"\0" + (layout.lock.read_bytes() if layout.lock.exists() else b""))
-    total.update(b"\0" + files.fingerprint().encode())
-    return total.hexdigest()
+@dataclass(frozen=True)
+class Locked:
+    """A series with the pin that it stands on and the lock that it meets."""
+
+    pin: Pin
+    files: SeriesFiles
+    lock: Lock
+
+    @property
+    def key(self) -> str:
+        """sha256 over everything that decides what apply does."""
+        parts = (_RECORD.encode(), dump_pin(self.pin).encode(), locking.dump_lock(self.lock))
+        total = hashlib.sha256(self.files.fingerprint().encode())
+        for part in parts:
+            total.update(b"\0" + part)
+        return total.hexdigest()
 
 
-def _recorded(layout: Layout, inputs: str) -> str | None:
-    """The head that the last run composed from the same inputs."""
+def as_locked(pin: Pin, files: SeriesFiles, lock: Lock | None) -> Locked:
+    """A series that lies on disk.
+
+    Raises:
+        Fault: it is not what the lock says; names the first patch that differs.
+    """
+    locking.check_inputs(lock, files, pin.base_tree)
+    assert lock is not None
+    return Locked(pin, files, lock)
+
+
+def composed_head(store: Path, series: Locked) -> str | None:
+    """The head in the store, if it is what the last apply composed from this series."""
     try:
-        record = json.loads((layout.store / "applied.json").read_bytes())
-    except (OSError, ValueError):
+        head = json.loads((store / "applied.json").read_bytes())[series.key]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    if not isinstance(record, dict) or record.get("format") != _RECORD:
-        return None
-    head = record.get("head")
-    return head if record.get("inputs") == inputs and isinstance(head, str) else None
-
-
-def _record(layout: Layout, inputs: str, head: str) -> None:
-    draft = layout.store / "applied.draft"
-    draft.write_text(json.dumps({"format": _RECORD, "inputs": inputs, "head": head}))
-    checkpoint("apply: before the record")
-    draft.replace(layout.store / "applied.json")
-
-
-def _still_there(layout: Layout, head: str) -> bool:
-    """Whether the store's head is `head` and its objects can be read."""
-    store = Git(layout.store)
+    # Its objects have to be there, too.
     asked = f"{composing.HEAD}\n{composing.HEAD}^{{tree}}\n".encode()
-    seen = store.attempt("cat-file", "--batch-check", stdin=asked)
-    rows = [line.split() for line in seen.out.decode().splitlines()]
-    return [row[1:2] for row in rows] == [["commit"], ["tree"]] and rows[0][0] == head
+    seen = Git(store).attempt("cat-file", "--batch-check", stdin=asked)
+    rows = [line.split()[:2] for line in seen.out.decode().splitlines()]
+    whole = len(rows) == 2 and rows[0] == [head, "commit"] and rows[1][1:] == ["tree"]
+    return head if whole else None
 
 
-def composed_head(layout: Layout, files: SeriesFiles) -> str | None:
-    """The head in the store, if it is what the last apply composed from `files`."""
-    head = _recorded(layout, _inputs(layout, files))
-    return head if head is not None and _still_there(layout, head) else None
-
-
-def nothing_to_do(layout: Layout, files: SeriesFiles) -> Applied | None:
-    """The last apply, if its result still stands for `files`."""
-    head = composed_head(layout, files)
-    if head is None:
+def nothing_to_do(tree: WorkTree, series: Locked) -> Applied | None:
+    """The last apply, if its result still stands for this series."""
+    head = composed_head(tree.store, series)
+    state = tree.state() if head is not None else None
+    if head is None or state is None or state.applied != head or state.updating is not None:
         return None
-    state = worktree.WorkTree.of(layout).state()
-    if state is None or state.applied != head or state.updating is not None:
-        return None
-    return Applied(head, False, worktree.standing(state))
+    return Applied(head, False, standing(state))
 
 
 def publish(
-    layout: Layout, files: SeriesFiles, composed: Composed, *, discard: bool = False
-) -> str | None:
+    tree: WorkTree,
+    series: Locked,
+    composed: Composed,
+    *,
+    discard: bool = False,
+    damaged: Path | None = None,
+) -> Applied:
     """Make a composed series the current one: ref, work tree, record.
 
     Args:
-        files: the series as it lies on disk.
+        series: as it lies on disk.
+        discard: put the user's edits aside.
+        damaged: the store that stood in this one's place; commits of the user
+            may stand on what is left in it.
     """
-    store = open_store(layout.store)
+    if damaged is not None and damaged.exists():
+        look_into(tree.store, damaged)
+    store = open_store(tree.store)
     composing.publish(store, composed)
-    note = checkout.update(layout, store, composed.head, discard=discard)
-    _record(layout, _inputs(layout, files), composed.head)
-    return note
+    note = checkout.update(tree, store, composed.head, discard=discard)
+    draft = tree.store / "applied.draft"
+    draft.write_text(json.dumps({series.key: composed.head}))
+    checkpoint("apply: before the record")
+    draft.replace(tree.store / "applied.json")
+    return Applied(composed.head, True, note)
 
 
-def _compose(
-    layout: Layout, files: SeriesFiles, args: argparse.Namespace
-) -> tuple[SeriesFiles, Composed]:
-    """Compose what lies there, and hold it against the lock."""
-    pin = load_pin(layout.pin)
-    lock = None if args.relock else locking.load_lock(layout)
-    if not args.relock:
-        locking.check_inputs(lock, files, pin.base_tree)
-    store = open_store(layout.store)
-    base = open_base(store, layout.downloads, pin, args.source)
-    if args.relock:
-        planned = composing.plan(store, base, files)
-        settled, composed = canonicalize(store, base, planned, files.series.topics)
-        locked = pinned_lock(store, layout.downloads, pin, settled, composed)
-        if not args.discard:
-            checkout.check(layout, store, composed.head)
-        for line in changed(layout, write_series(layout, settled, locked)):
-            say(line)
-        return settled, composed
-    planned = composing.plan(store, base, files)
-    composed = composing.compose(store, base, files, planned)
-    assert lock is not None
-    locking.check_trees(lock, composed.lock)
-    check_fixed_point(store, files, planned, composed)
-    return files, composed
+def compose(tree: WorkTree, series: Locked, downloads: Path, source: str | None = None) -> Composed:
+    """Compose a series, and hold what came out against its lock.
 
-
-def apply(layout: Layout, args: argparse.Namespace) -> Applied:
-    """Apply, with the checkout's lock held.
+    Args:
+        source: where vLLM comes from.
 
     Raises:
         Fault: see the rooms that it goes through.
     """
-    if recover(layout):
-        say("finished a refresh that was cut short")
-    files = read_files(layout, settle=args.relock)
-    if not (args.relock or args.discard or args.source is not None):
-        same = nothing_to_do(layout, files)
-        if same is not None:
-            return same
-    sweep(layout.store, layout.work_tree)
-    try:
-        return _apply(layout, files, args)
-    except GitError as fault:
-        if not is_damaged(layout.store):
-            raise
-        return mend(layout, fault, args)
+    store = open_store(tree.store)
+    base = open_base(store, downloads, series.pin, source)
+    planned = composing.plan(store, base, series.files)
+    composed = composing.compose(store, base, series.files, planned)
+    locking.check_trees(series.lock, composed.lock)
+    check_fixed_point(store, series.files, planned, composed)
+    return composed
 
 
-def _apply(
-    layout: Layout, files: SeriesFiles, args: argparse.Namespace, aside: Path | None = None
-) -> Applied:
-    files, composed = _compose(layout, files, args)
-    if aside is not None and aside.exists():
-        look_into(layout.store, aside)
-    note = publish(layout, files, composed, discard=args.discard)
-    return Applied(composed.head, True, note)
+def relocked(
+    tree: WorkTree,
+    files: SeriesFiles,
+    pin: Pin,
+    downloads: Path,
+    *,
+    source: str | None = None,
+    discard: bool = False,
+) -> tuple[Locked, Composed]:
+    """A series in canonical form, with a lock of its own; nothing is written but
+    the store.
 
-
-def mend(layout: Layout, fault: Fault, args: argparse.Namespace | None = None) -> Applied:
-    """Make a damaged store anew, and apply."""
-    aside = set_aside(layout.store, fault)
-    plain = argparse.Namespace(source=None, relock=False, discard=False)
-    args = args or plain
-    return _apply(layout, read_files(layout, settle=args.relock), args, aside)
+    Raises:
+        Fault: it does not compose, or edits in the work tree are in its way.
+    """
+    store = open_store(tree.store)
+    base = open_base(store, downloads, pin, source)
+    planned = composing.plan(store, base, files)
+    settled, composed = canonicalize(store, base, planned, files.series.topics)
+    lock = pinned_lock(store, downloads, pin, settled, composed)
+    if not discard:
+        checkout.check(tree, store, composed.head)
+    return Locked(pin, settled, lock), composed

@@ -7,7 +7,6 @@ where the series' own commits were rewritten, the draft is made anew of them.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import time
@@ -21,13 +20,32 @@ from ci.git.trees import changes, read_contents
 from ci.series.compose import Composed, Planned
 from ci.series.from_git import CommitInfo, read_commits
 from ci.series.message import Message, problems
-from ci.series.model import Patch, Series, Topic
+from ci.series.model import Patch, Series
 from ci.series.patch import file_name
-from ci.worktree import rebased as rewritten
+from ci.worktree import rebased
 from ci.worktree.draft import Draft, DraftPatch, Edit
 from ci.worktree.tree import State, WorkTree
 
 _MARK = re.compile(r"(fixup|squash|amend)! ")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks of a refresh.
+
+    Attributes:
+        to: the patch for what has no single home.
+        new: the title of a new patch for what is not committed.
+        topic: that of new patches.
+        dry_run: show where each edit would go, and write nothing.
+        drop_empty: take out patches that nothing is left of.
+    """
+
+    to: str | None = None
+    new: str | None = None
+    topic: str | None = None
+    dry_run: bool = False
+    drop_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class Taken:
     Attributes:
         tree: the tree that the user has now.
         rewritten: the series' own commits were replaced.
+        remarks: what was done to the patches.
     """
 
     draft: Draft
@@ -64,8 +83,7 @@ def _own_commits(tree: WorkTree, state: State, base: str) -> tuple[list[CommitIn
             "START; `nox -s apply -- --discard` goes back to the series (a backup is kept)",
         )
     words = ("rev-list", "--reverse", "--topo-order", state.head, f"^{start}")
-    ids = tree.repo.run(*words).decode().split()
-    commits = read_commits(tree.repo, ids)
+    commits = read_commits(tree.repo, tree.repo.run(*words).decode().split())
     for commit in commits:
         if len(commit.parents) != 1:
             raise Fault(
@@ -76,9 +94,7 @@ def _own_commits(tree: WorkTree, state: State, base: str) -> tuple[list[CommitIn
 
 
 def _edits(view: Git, old: str, new: str) -> list[Edit]:
-    if old == new:
-        return []
-    raw = changes(view, old, new)
+    raw = changes(view, old, new) if old != new else []
     for one in raw:
         if one.new and one.new.mode not in MODES:
             raise Fault(
@@ -86,11 +102,9 @@ def _edits(view: Git, old: str, new: str) -> list[Edit]:
                 todo="take it out of your commits",
             )
     contents = read_contents(view, [e for one in raw for e in (one.old, one.new) if e])
-
-    def content(entry: object) -> Content | None:
-        return contents[entry] if entry else None  # type: ignore[index]
-
-    return [Edit(one.path, content(one.old), content(one.new)) for one in raw]
+    return [
+        Edit(one.path, one.old and contents[one.old], one.new and contents[one.new]) for one in raw
+    ]
 
 
 def draft_of(planned: Sequence[Planned], composed: Composed, store: Git) -> Draft:
@@ -116,140 +130,162 @@ def draft_of(planned: Sequence[Planned], composed: Composed, store: Git) -> Draf
     return Draft(patches, versions, overlay, frozenset(base))
 
 
-# --- where commits go ----------------------------------------------------------------
+# --- where it goes ------------------------------------------------------------------
 
 
-def _find(draft: Draft, commit: CommitInfo, composed: Composed) -> int:
-    """The patch that a fixup!, squash! or amend! commit names."""
-    wanted = commit.message.subject
-    while _MARK.match(wanted):
-        wanted = _MARK.sub("", wanted, count=1)
-    subjects = [patch.message.subject for patch in draft.patches]
-    exact = [i for i, subject in enumerate(subjects) if subject == wanted]
-    if exact:
-        return exact[-1]
-    begins = [i for i, subject in enumerate(subjects) if wanted and subject.startswith(wanted)]
-    if len(begins) == 1:
-        return begins[0]
-    files = [
-        locked.file
-        for one, locked in zip(composed.commits, composed.lock.patches, strict=True)
-        if re.fullmatch(r"[0-9a-f]{7,40}", wanted) and one.id.startswith(wanted)
-    ]
-    ids = [i for i, patch in enumerate(draft.patches) if patch.entry.file in files]
-    if len(ids) == 1:
-        return ids[0]
-    raise Fault(
-        f"{commit.id[:12]} ({commit.message.subject}) names no patch of the series",
-        todo="git commit --amend with `fixup! ` and the subject of one of these",
-        details=tuple(subjects),
-    )
+@dataclass(frozen=True)
+class _Taking:
+    """The user's steps on their way into a draft.
 
-
-def _new_patch(
-    draft: Draft,
-    message: Message,
-    date: str,
-    topic: str | None,
-    topics: Sequence[Topic],
-    needs: tuple[str, ...] = (),
-) -> int:
-    bad = problems(message)
-    if bad:
-        raise Fault(
-            f"`{message.subject}`: {bad[0]}", todo="mend the message", details=tuple(bad[1:])
-        )
-    name = topic or ""
-    if not topic and draft.patches:
-        name = draft.patches[-1].entry.topic
-    elif not topic and len(topics) == 1:
-        name = topics[0].name
-    if name not in [known.name for known in topics]:
-        raise Fault(
-            f"patches/series.toml has no topic {name}" if name else "which topic is not clear",
-            todo="name one with `-- --topic NAME`, or add a [[topic]] to patches/series.toml",
-            details=tuple(known.name for known in topics),
-        )
-    # Its name is what other patches' `needs` may call it by, until it is written.
-    file = file_name(len(draft.patches) + 1, message.subject)
-    return draft.append(DraftPatch(Patch(file, name, needs=needs), message, date))
-
-
-def _remark(draft: Draft, target: int, commit: CommitInfo) -> None:
-    """Take a squash! or amend! commit's words into its patch's message."""
-    patch = draft.patches[target]
-    body = commit.message.body
-    if commit.message.subject.startswith("amend! "):
-        patch.message = Message.from_commit(body.encode()) if body else patch.message
-    elif commit.message.subject.startswith("squash! ") and body:
-        patch.message = Message(patch.message.subject, f"{patch.message.body}\n\n{body}".strip())
-
-
-def _take_commit(
-    draft: Draft,
-    view: Git,
-    commit: CommitInfo,
-    before: str,
-    composed: Composed,
-    args: argparse.Namespace,
-    topics: Sequence[Topic],
-) -> None:
-    if _MARK.match(commit.message.subject):
-        target = _find(draft, commit, composed)
-        _remark(draft, target, commit)
-    else:
-        target = _new_patch(draft, commit.message, commit.date, args.topic, topics)
-    draft.take(_edits(view, before, commit.tree), target, None)
-
-
-def _take_rewritten(
-    draft: Draft,
-    tree: WorkTree,
-    planned: Sequence[Planned],
-    composed: Composed,
-    commits: Sequence[CommitInfo],
-    args: argparse.Namespace,
-    topics: Sequence[Topic],
-) -> list[str]:
-    """Make the draft anew from commits that took the place of the series' own.
-
-    Returns:
-        What was done to the patches.
+    Attributes:
+        view: sees the user's objects.
     """
-    view = tree.view()
-    before = [composed.base.tree, *(commit.tree for commit in commits)]
-    plain = [i for i, one in enumerate(commits) if not _MARK.match(one.message.subject)]
-    real = [commits[i] for i in plain]
-    matched = rewritten.match(view, planned, composed, [before[i] for i in plain], real)
-    if not args.drop_empty:
-        rewritten.check_missing(matched, planned, real)
-    homes = dict(zip(plain, matched.patches, strict=True))
-    sources = {plain[number]: index for number, index in matched.parts.items()}
-    # What stands for each patch that was taken out or split, so far.
-    instead: dict[str, list[str]] = {planned[index].patch.name: [] for index in matched.missing}
-    for number, commit in enumerate(commits):
-        if number in sources:
-            source = planned[sources[number]].patch
-            needs = _needs(source, instead)
-            topic = args.topic or source.topic
-            target = _new_patch(draft, commit.message, commit.date, topic, topics, needs)
-            name = draft.patches[target].entry.name
-            instead.setdefault(source.name, [source.name]).append(name)
-            draft.take(_edits(view, before[number], commit.tree), target, None)
-            continue
-        index = homes.get(number)
-        if index is None:
-            _take_commit(draft, view, commit, before[number], composed, args, topics)
-            continue
-        old = planned[index]
+
+    draft: Draft
+    view: Git
+    composed: Composed
+    series: Series
+    options: Options
+
+    def commit(self, commit: CommitInfo, before: str) -> None:
+        """Take a commit to the patch that it names, or make it one."""
+        if _MARK.match(commit.message.subject):
+            target = self._named(commit)
+            self._reword(target, commit)
+        else:
+            target = self._new(commit.message, commit.date, self.options.topic)
+        self.draft.take(_edits(self.view, before, commit.tree), target, None)
+
+    def files(self, edits: Sequence[Edit]) -> None:
+        """Take what is not committed."""
+        target = None
+        to, title = self.options.to, self.options.new
+        fallback = self.series.find(to) if to is not None else None
+        if title is not None and edits:
+            now = f"{int(os.environ.get('SOURCE_DATE_EPOCH') or time.time())} +0000"
+            target = self._new(Message(title, ""), now, self.options.topic)
+        self.draft.take(edits, target, fallback)
+
+    def rewritten(self, planned: Sequence[Planned], commits: Sequence[CommitInfo]) -> list[str]:
+        """Make the draft anew from commits that took the place of the series' own.
+
+        Returns:
+            What was done to the patches.
+        """
+        before = [self.composed.base.tree, *(commit.tree for commit in commits)]
+        plain = [i for i, one in enumerate(commits) if not _MARK.match(one.message.subject)]
+        real = [commits[i] for i in plain]
+        trees = [before[i] for i in plain]
+        matched = rebased.match(self.view, planned, self.composed, trees, real)
+        if not self.options.drop_empty:
+            rebased.check_missing(matched, planned, real)
+        homes = dict(zip(plain, matched.patches, strict=True))
+        sources = {plain[number]: index for number, index in matched.parts.items()}
+        # What stands for each patch that was taken out or split, so far.
+        instead: dict[str, list[str]] = {planned[i].patch.name: [] for i in matched.missing}
+        for number, commit in enumerate(commits):
+            edits = _edits(self.view, before[number], commit.tree)
+            if number in sources:
+                self._part(commit, edits, planned[sources[number]].patch, instead)
+            elif (index := homes.get(number)) is not None:
+                self._rewritten_one(commit, edits, planned[index], instead)
+            else:
+                self.commit(commit, before[number])
+        rebased.check_order([patch.entry for patch in self.draft.patches])
+        return list(rebased.notes(matched, planned, real, self.options.topic))
+
+    def _part(
+        self,
+        commit: CommitInfo,
+        edits: Sequence[Edit],
+        source: Patch,
+        instead: dict[str, list[str]],
+    ) -> None:
+        """Take a commit that was split off a patch."""
+        topic = self.options.topic or source.topic
+        target = self._new(commit.message, commit.date, topic, _needs(source, instead))
+        name = self.draft.patches[target].entry.name
+        instead.setdefault(source.name, [source.name]).append(name)
+        self.draft.take(edits, target, None)
+
+    def _rewritten_one(
+        self,
+        commit: CommitInfo,
+        edits: Sequence[Edit],
+        old: Planned,
+        instead: Mapping[str, Sequence[str]],
+    ) -> None:
+        """Take a commit that is a patch of the series."""
         entry = replace(old.patch, needs=_needs(old.patch, instead))
-        target = draft.append(DraftPatch(entry, commit.message, old.parsed.date, old.parsed.author))
-        said = len(draft.routed)
-        draft.take(_edits(view, before[number], commit.tree), target, None)
+        made = DraftPatch(entry, commit.message, old.parsed.date, old.parsed.author)
+        target = self.draft.append(made)
+        said = len(self.draft.routed)
+        self.draft.take(edits, target, None)
         # What is its own still needs no word.
-        draft.routed[said:] = [one for one in draft.routed[said:] if one.home != target]
-    rewritten.check_order([(patch.entry.name, patch.entry.needs) for patch in draft.patches])
-    return list(rewritten.notes(matched, planned, real, args.topic))
+        new = self.draft.routed[said:]
+        self.draft.routed[said:] = [one for one in new if one.home != target]
+
+    def _named(self, commit: CommitInfo) -> int:
+        """The patch that a fixup!, squash! or amend! commit names."""
+        wanted = commit.message.subject
+        while _MARK.match(wanted):
+            wanted = _MARK.sub("", wanted, count=1)
+        subjects = [patch.message.subject for patch in self.draft.patches]
+        exact = [i for i, subject in enumerate(subjects) if subject == wanted]
+        if exact:
+            return exact[-1]
+        begins = [i for i, subject in enumerate(subjects) if wanted and subject.startswith(wanted)]
+        if len(begins) == 1:
+            return begins[0]
+        files = [
+            locked.file
+            for one, locked in zip(self.composed.commits, self.composed.lock.patches, strict=True)
+            if re.fullmatch(r"[0-9a-f]{7,40}", wanted) and one.id.startswith(wanted)
+        ]
+        ids = [i for i, patch in enumerate(self.draft.patches) if patch.entry.file in files]
+        if len(ids) == 1:
+            return ids[0]
+        raise Fault(
+            f"{commit.id[:12]} ({commit.message.subject}) names no patch of the series",
+            todo="git commit --amend with `fixup! ` and the subject of one of these",
+            details=tuple(subjects),
+        )
+
+    def _reword(self, target: int, commit: CommitInfo) -> None:
+        """Take a squash! or amend! commit's words into its patch's message."""
+        patch, body = self.draft.patches[target], commit.message.body
+        if commit.message.subject.startswith("amend! ") and body:
+            patch.message = Message.from_commit(body.encode())
+        elif commit.message.subject.startswith("squash! ") and body:
+            whole = f"{patch.message.body}\n\n{body}".strip()
+            patch.message = Message(patch.message.subject, whole)
+
+    def _new(
+        self, message: Message, date: str, topic: str | None, needs: tuple[str, ...] = ()
+    ) -> int:
+        """Add a patch; without a topic it gets the last patch's, or the only one."""
+        bad = problems(message)
+        if bad:
+            raise Fault(
+                f"`{message.subject}`: {bad[0]}",
+                todo="reword the message",
+                details=tuple(bad[1:]),
+            )
+        known = [one.name for one in self.series.topics]
+        name = topic or ""
+        if not topic and self.draft.patches:
+            name = self.draft.patches[-1].entry.topic
+        elif not topic and len(known) == 1:
+            name = known[0]
+        if name not in known:
+            raise Fault(
+                f"patches/series.toml has no topic {name}" if name else "which topic is not clear",
+                todo="name one with `-- --topic NAME`, or add a [[topic]] to patches/series.toml",
+                details=tuple(known),
+            )
+        # Its name is what other patches' `needs` may call it by, until it is written.
+        file = file_name(len(self.draft.patches) + 1, message.subject)
+        return self.draft.append(DraftPatch(Patch(file, name, needs=needs), message, date))
 
 
 def _needs(patch: Patch, instead: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -258,41 +294,28 @@ def _needs(patch: Patch, instead: Mapping[str, Sequence[str]]) -> tuple[str, ...
     return tuple(dict.fromkeys(names))
 
 
-def _now() -> str:
-    return f"{int(os.environ.get('SOURCE_DATE_EPOCH') or time.time())} +0000"
-
-
-def _take_files(
-    draft: Draft, series: Series, edits: Sequence[Edit], args: argparse.Namespace
-) -> None:
-    """Take what is not committed."""
-    target = None
-    fallback = series.find(args.to) if args.to is not None else None
-    if args.new is not None and edits:
-        target = _new_patch(draft, Message(args.new, ""), _now(), args.topic, series.topics)
-    draft.take(edits, target, fallback)
-
-
-def take_all(
+def collect_edits(
     store: Git,
     tree: WorkTree,
     state: State,
     planned: Sequence[Planned],
     composed: Composed,
     series: Series,
-    args: argparse.Namespace,
+    options: Options,
 ) -> Taken:
     """Take every step into a draft."""
     view = tree.view()
     commits, anew = _own_commits(tree, state, composed.base.commit)
-    remarks = []
     draft = draft_of([] if anew else planned, composed, store)
+    taking = _Taking(draft, view, composed, series, options)
+    remarks: list[str] = []
+    before = composed.tree
     if anew:
-        rewritten.check_age(store, composed, commits)
-        remarks = _take_rewritten(draft, tree, planned, composed, commits, args, series.topics)
-    before = commits[-1].tree if anew and commits else composed.tree
-    for commit in [] if anew else commits:
-        _take_commit(draft, view, commit, before, composed, args, series.topics)
+        rebased.check_age(store, composed, commits)
+        remarks = taking.rewritten(planned, commits)
+    for commit in commits:
+        if not anew:
+            taking.commit(commit, before)
         before = commit.tree
     seen = tree.look(composed.tree)
     # What .gitignore covers counts where the user has committed or staged it.
@@ -300,8 +323,8 @@ def take_all(
     more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
     tree.refuse_large([*seen.edited, *seen.untracked, *more])
     now = tree.write_tree(composed.tree, seen, more)
-    _take_files(draft, series, _edits(view, before, now), args)
+    taking.files(_edits(view, before, now))
     known = {one.parsed.author for one in planned}
     people = [c.author for c in commits if not _MARK.match(c.message.subject)]
-    note = rewritten.authors_note([who for who in people if who not in known])
+    note = rebased.authors_note([who for who in people if who not in known])
     return Taken(draft, now, anew, (*remarks, *([note] if note else [])))

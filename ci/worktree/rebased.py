@@ -18,6 +18,7 @@ from ci.git.repo import Git
 from ci.series.compose import Composed, Planned
 from ci.series.diff import FileDiff
 from ci.series.from_git import CommitInfo, file_diffs
+from ci.series.model import Patch
 from ci.series.patch import AUTHOR
 
 
@@ -130,11 +131,8 @@ def check_age(store: Git, composed: Composed, commits: Sequence[CommitInfo]) -> 
         Fault: says how to bring the user's own over.
     """
     now = {commit.id for commit in composed.commits}
-    strange = [commit for commit in commits if commit.id not in now]
-    asked = "".join(f"{commit.id}\n" for commit in strange).encode()
-    rows = store.run("cat-file", "--batch-check", stdin=asked).decode().splitlines()
     # The store holds what was composed; what the user commits is in their repository.
-    old = [commit for commit, row in zip(strange, rows, strict=True) if " commit " in row]
+    old = [c for c in commits if c.id not in now and store.resolve(f"{c.id}^{{commit}}")]
     if old:
         raise Fault(
             f"the commits in build/vllm stand on an older series ({old[-1].message.subject})",
@@ -164,25 +162,21 @@ def check_missing(
         )
 
 
-def check_order(names: Sequence[tuple[str, Sequence[str]]]) -> None:
+def check_order(patches: Sequence[Patch]) -> None:
     """See that each patch comes after what it needs.
-
-    Args:
-        names: each patch with its needs, in the new order.
 
     Raises:
         Fault: names the two.
     """
-    before: set[str] = set()
-    for name, needs in names:
-        for need in needs:
-            if need not in before:
+    names = [patch.name for patch in patches]
+    for number, patch in enumerate(patches):
+        for need in patch.needs:
+            if need not in names[:number]:
                 raise Fault(
-                    f"{name} comes before {need}, which it needs",
+                    f"{patch.name} comes before {need}, which it needs",
                     todo="keep their order in build/vllm, or take the need out of "
                     "patches/series.toml and `nox -s apply -- --relock`",
                 )
-        before.add(name)
 
 
 def notes(

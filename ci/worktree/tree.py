@@ -10,8 +10,7 @@ Four names say where things stand:
 - `refs/heads/series`: the branch that is checked out; the user may commit on it;
 - `refs/series/applied`: the composed head that the files were made from;
 - `refs/series/updating`: set while files are being written; where a run was
-  cut short, the next one finds it and finishes. `refs/series/discarding` is
-  set with it where edits are being put aside;
+  cut short, the next one finds it and finishes;
 - `refs/series/refreshed`: a head whose series a refresh is writing: the files
   are its already, wherever that run was cut short.
 """
@@ -31,14 +30,12 @@ from pathlib import Path
 from ci.core import files
 from ci.core.content import Content, show
 from ci.core.errors import Fault
-from ci.core.layout import Layout
 from ci.core.project import project
 from ci.git.repo import Git, Identity
 
 BRANCH = "refs/heads/series"
 APPLIED = "refs/series/applied"
 UPDATING = "refs/series/updating"
-DISCARDING = "refs/series/discarding"
 REFRESHED = "refs/series/refreshed"
 BACKUP = "refs/backup"
 
@@ -67,7 +64,6 @@ class State:
         series: where the branch `series` is.
         applied: the composed head that the files were made from.
         updating: the head of an update that was cut short.
-        discarding: whether that update was to put edits aside.
         refreshed: the head of a refresh that was cut short.
     """
 
@@ -76,7 +72,6 @@ class State:
     series: str | None
     applied: str | None
     updating: str | None
-    discarding: bool
     refreshed: str | None
 
 
@@ -90,15 +85,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class WorkTree:
-    """One work tree, seen safely."""
+    """One work tree, seen safely.
 
-    layout: Layout
+    Attributes:
+        root: the folder.
+        store: the repository that its commits were composed in.
+        own_index: in place of the index that is kept with the store.
+    """
+
     root: Path
+    store: Path
     own_index: Path | None = None
-
-    @classmethod
-    def of(cls, layout: Layout) -> WorkTree:
-        return cls(layout, layout.work_tree)
 
     @property
     def git_dir(self) -> Path:
@@ -112,7 +109,7 @@ class WorkTree:
     @property
     def index(self) -> Path:
         """The index of our own, kept with the store."""
-        return self.own_index or self.layout.store / "worktree.index"
+        return self.own_index or self.store / "worktree.index"
 
     @contextmanager
     def aside(self) -> Iterator[WorkTree]:
@@ -127,12 +124,12 @@ class WorkTree:
         """The files, seen through the store; new objects go to the user's repository."""
         objects = self.git_dir / "objects"
         return Git(
-            self.layout.store,
+            self.store,
             work_tree=self.root,
             index=index or self.index,
             extra={
                 "GIT_OBJECT_DIRECTORY": str(objects.absolute()),
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(self.layout.store / "objects"),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(self.store / "objects"),
             },
         )
 
@@ -159,10 +156,7 @@ class WorkTree:
             )
         for name, what in _UNDER_WAY.items():
             if (self.git_dir / name).exists():
-                raise Fault(
-                    f"a {what} is under way in {self.root}",
-                    todo="finish or abort it first",
-                )
+                raise Fault(f"a {what} is under way in {self.root}", todo="finish or abort it")
         return self.refs()
 
     def refs(self) -> State:
@@ -177,7 +171,6 @@ class WorkTree:
             refs.get(BRANCH),
             refs.get(APPLIED),
             refs.get(UPDATING),
-            DISCARDING in refs,
             refs.get(REFRESHED),
         )
 
@@ -207,8 +200,9 @@ class WorkTree:
         return Seen(edited, tuple(path for path in others if path))
 
     def read(self, path: bytes) -> Content | None:
-        """A file as it lies there."""
-        return files.read(files.under(self.root, path))
+        """A file as it lies there; what is behind a linked folder is not ours."""
+        linked = files.link_above(self.root, path)
+        return None if linked else files.read(files.under(self.root, path))
 
     def own_commits(self, state: State) -> list[str]:
         """Commits of the user that no branch but `series` holds, newest first."""
@@ -325,10 +319,9 @@ class WorkTree:
 
     def set_refs(self, head: str) -> None:
         """Say that the files are those of `head`, and no update is under way."""
-        (self.git_dir / "HEAD.draft").write_text(f"ref: {BRANCH}\n")
-        (self.git_dir / "HEAD.draft").replace(self.git_dir / "HEAD")
+        self._put(self.git_dir / "HEAD", f"ref: {BRANCH}\n")
         moves = [f"update {BRANCH} {head}", f"update {APPLIED} {head}"]
-        moves += [f"delete {name}" for name in (UPDATING, DISCARDING, REFRESHED)]
+        moves += [f"delete {name}" for name in (UPDATING, REFRESHED)]
         self.repo.run("update-ref", "--stdin", stdin="\n".join(moves).encode() + b"\n")
 
     def share_boundary(self) -> None:
@@ -337,26 +330,26 @@ class WorkTree:
         A base that was fetched from git comes without its history. Where the
         user has fetched that themselves, nothing is to be told.
         """
-        ends = self.layout.store / "shallow"
-        if not ends.is_file():
-            return
         target = self.git_dir / "shallow"
-        known = set(target.read_text().split()) if target.is_file() else set()
-        new = {
-            commit
-            for commit in ends.read_text().split()
-            if commit not in known and self.repo.resolve(f"{commit}^1^{{tree}}") is None
-        }
-        if new:
-            draft = self.git_dir / "shallow.draft"
-            draft.write_text("".join(f"{commit}\n" for commit in sorted(known | new)))
-            draft.replace(target)
+        ends, known = (
+            file.read_text().split() if file.is_file() else []
+            for file in (self.store / "shallow", target)
+        )
+        cut = {end for end in ends if self.repo.resolve(f"{end}^1^{{tree}}") is None}
+        if not cut <= set(known):
+            self._put(target, "".join(f"{commit}\n" for commit in sorted({*known, *cut})))
 
     def share_index(self) -> None:
         """Give the user's repository our index, in one rename."""
-        target = self.git_dir / "index"
         draft = self.git_dir / "index.draft"
         shutil.copy2(self.index, draft)
+        draft.replace(self.git_dir / "index")
+
+    @staticmethod
+    def _put(target: Path, text: str) -> None:
+        """Write a file of the repository whole, or not at all."""
+        draft = target.with_name(f"{target.name}.draft")
+        draft.write_text(text)
         draft.replace(target)
 
 

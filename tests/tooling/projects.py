@@ -27,7 +27,8 @@ from ci.series.lock import Lock, dump_lock
 from ci.series.model import Series, Topic, dump_series, load_series
 from ci.verbs import apply as applying
 from ci.verbs import refresh as refreshing
-from ci.worktree.applied import Applied, apply
+from ci.worktree.applied import Applied
+from ci.worktree.edits import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 CLOCK = "1700000000 +0000"
@@ -170,12 +171,12 @@ class Project:
     def apply(self, *words: str) -> Applied:
         parser = argparse.ArgumentParser()
         applying.options(parser)
-        return apply(self.layout, parser.parse_args(words))
+        return applying.apply(self.layout, **vars(parser.parse_args(words)))
 
     def refresh(self, *words: str) -> refreshing.Refreshed:
         parser = argparse.ArgumentParser()
         refreshing.options(parser)
-        return refreshing.refresh(self.layout, parser.parse_args(words))
+        return refreshing.refresh(self.layout, Options(**vars(parser.parse_args(words))))
 
     def take(self, clone: Path, commits: str, topic: str, title: str = "") -> None:
         """Bring commits of a clone into the series: cherry-pick them, and refresh."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import itertools
 import json
 import os
@@ -377,6 +378,8 @@ def test_someone_else_s_checkout_can_be_looked_at(
 ) -> None:
     """Where nothing can be written, and what is below the home not even read."""
     monkeypatch.setattr("ci.pinned.releases.releases", lambda: ["0.0.1"])
+    # What it imports on first use may lie in a home that the other user cannot enter.
+    importlib.import_module("pypi_simple")
     one = project.copy(open_folder / "project")
     home = open_folder / "home"
     (home / ".config" / "uv").mkdir(parents=True)

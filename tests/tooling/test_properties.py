@@ -30,10 +30,10 @@ from ci.series.hunks import apply_diff
 from ci.series.message import Message
 from ci.series.model import Patch, SeriesFiles, Topic
 from ci.series.patch import AUTHOR, PatchFile
-from ci.verbs.refresh import series_of
 from ci.worktree import blame as linemap
 from ci.worktree.draft import Draft, DraftPatch, Edit
 from ci.worktree.edits import draft_of
+from ci.worktree.rework import series_of
 from tests.tooling.projects import CLOCK, Project, put
 
 # The clock of the fixtures is the same for every example, so sharing them is fine.

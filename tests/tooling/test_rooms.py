@@ -24,7 +24,16 @@ ROOMS = (
 )
 # Rooms whose functions take what they need (a pin, a folder, a repository), not
 # the layout of the whole checkout.
-NO_LAYOUT: tuple[str, ...] = ("core", "git", "pinned", "series", "env", "roll", "testing")
+NO_LAYOUT: tuple[str, ...] = (
+    "core",
+    "git",
+    "pinned",
+    "series",
+    "env",
+    "worktree",
+    "roll",
+    "testing",
+)
 
 
 def _modules() -> dict[str, Path]:
