@@ -50,7 +50,7 @@ METHODS = {
         "update_from_output",
         "_update_request_with_output",
     ),
-    "KVCacheManager": ("reuse_slots", "allocate_slots", "cache_blocks"),
+    "KVCacheManager": ("allocate_slots", "cache_blocks"),
     "Request": ("update_block_hashes",),
 }
 DEVICE_MS = (10.0, 20.0)
@@ -285,11 +285,14 @@ def _seen(scheduled: Any, outputs: dict[int, Any]) -> tuple[Any, ...]:
 
 
 def in_turn(engines: dict[str, Engine], steps: int) -> None:
-    """Run the engines' steps in alternating blocks and compare what they did."""
+    """Run the engines' steps in alternating blocks and compare what they did.
+
+    The order changes with each round, as the second of two finds warmer caches.
+    """
+    names = list(engines)
     for _ in range(steps // STEPS_A_BLOCK):
-        seen = {
-            name: [engine.step() for _ in range(STEPS_A_BLOCK)] for name, engine in engines.items()
-        }
+        seen = {name: [engines[name].step() for _ in range(STEPS_A_BLOCK)] for name in names}
+        names.reverse()
         first, second = seen.values()
         if first != second:
             raise SystemExit(f"the trees' steps differ in {next(iter(engines.values())).case}")
@@ -413,7 +416,7 @@ def gains(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     cores = {"pristine": load_core(args.pristine), "patched": load_core(args.patched)}
-    cases = [Case(r, k, a) for a in (False, True) for k in DRAFTS for r in args.rows]
+    cases = [Case(r, k, a) for a in (False, True) if ("sync", "async")[a] in args.modes for k in DRAFTS for r in args.rows]
     steps = []
     for case in cases:
         row = measure_case(cores, case, args.steps)
@@ -513,6 +516,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--steps", type=int, default=96)
+    parser.add_argument("--modes", nargs="+", choices=("sync", "async"), default=("sync", "async"))
     args = parser.parse_args()
     args.pristine, args.patched = args.pristine.resolve(), args.patched.resolve()
     for tree in (args.pristine, args.patched):
