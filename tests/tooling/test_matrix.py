@@ -20,8 +20,6 @@ import pytest
 from ci.core.content import REGULAR, Content
 from tests.tooling.projects import Project, text
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @dataclass(frozen=True)
 class Row:
@@ -353,10 +351,9 @@ def test_in_a_process_that_knows_ascii_only(
     _sample: Project, expected: Expected, tmp_path: Path
 ) -> None:
     """No locale, and no help from Python: paths and output are still right."""
-    project = _bare(_sample, tmp_path / "été")
+    project = _bare(_sample, tmp_path / "été").with_tooling()
     env = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
         "LC_ALL": "C",
         "PYTHONUTF8": "0",
         "PYTHONCOERCECLOCALE": "0",
