@@ -1,8 +1,8 @@
-"""What is costly to make is made once for each key: folders, and single files.
+"""Folders and files that are costly to make, made once for each key.
 
-The key says what something is made from. A folder carries its key inside; a
-file has a note beside it, which also says what the file looked like, so that
-one that was changed by hand does not count as made.
+The key stands for everything that the result depends on. A folder carries its
+key inside; a file has a note beside it, which also records size, time and
+sha256, so that a file changed by hand is made again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _KEY = ".made-from"
 def ensure_built(
     folder: Path, key: str, make: Callable[[Path], None], *, in_place: bool = False
 ) -> bool:
-    """See that `folder` is what `make` makes for `key`; True if it had to be made.
+    """Make sure that `folder` holds what `make` gives for `key`; True if it was made now.
 
-    `make` gets an empty folder, which carries the key only when whole.
+    `make` gets an empty folder, which carries the key only when complete.
 
     Args:
-        in_place: make it under its own name, for what cannot be renamed (a
-            virtual environment holds its own path); else it is made beside it.
+        in_place: make it under its final name, for what cannot be renamed (a
+            virtual environment holds its own path), instead of beside it.
     """
     stamp = folder / _KEY
     if stamp.is_file() and stamp.read_text("utf-8") == key:
@@ -44,7 +44,7 @@ def ensure_built(
 
 
 def note(path: Path, key: str, sha256: str = "") -> None:
-    """Note that the file at `path` is what `key` says; its sha256, where it is known."""
+    """Record that the file at `path` was made for `key`; its sha256, where known."""
     noted = {"key": key, **_look(path), "sha256": sha256 or sha256_of(path)}
     partial = _note_of(path).with_suffix(".part")
     partial.write_text(json.dumps(noted) + "\n", "utf-8")
@@ -52,10 +52,10 @@ def note(path: Path, key: str, sha256: str = "") -> None:
 
 
 def is_noted(path: Path, key: str) -> bool:
-    """Whether the file at `path` is there, unchanged since `note(path, key)`.
+    """Whether the file at `path` exists, unchanged since `note(path, key)`.
 
-    Its content is read only where size or time differ: copied or touched, it
-    may still be the same file.
+    Its content is read only where size or time differ: a copied or touched
+    file may still be the same.
     """
     try:
         noted: dict[str, Any] = json.loads(_note_of(path).read_bytes())
@@ -77,7 +77,7 @@ def _note_of(path: Path) -> Path:
 
 
 def _look(path: Path) -> dict[str, int]:
-    """What changes whenever a file is written to, without reading it."""
+    """What changes whenever a file is written, found without reading it."""
     status = path.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
 
@@ -91,18 +91,18 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def key_of(*words: str, files: Iterable[Path] = ()) -> str:
-    """A key over words and the content of files."""
+def key_of(*parts: str, files: Iterable[Path] = ()) -> str:
+    """A key over texts and the names and contents of files."""
     digest = hashlib.sha256()
-    for word in words:
-        digest.update(word.encode() + b"\0")
+    for part in parts:
+        digest.update(part.encode() + b"\0")
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
 def sources_below(folder: Path) -> list[Path]:
-    """The files below a folder of ours, without what running them leaves there."""
+    """The files below a folder of ours, without compiled Python."""
     return [
         path
         for path in sorted(folder.rglob("*"))

@@ -51,7 +51,7 @@ def read(where: bytes) -> Content | None:
 
 
 def refuse_special(where: bytes, mode: int) -> None:
-    """Stop before something is opened that is no file.
+    """Refuse what is not a file before it is opened.
 
     Raises:
         Fault: it is a folder, a pipe, a socket or a device.
@@ -64,7 +64,7 @@ def read_plain(path: Path) -> bytes:
     """The bytes of a file that has to be there, links followed.
 
     Raises:
-        Fault: what is there is no file.
+        Fault: what is there is not a file.
         FileNotFoundError: nothing is.
     """
     refuse_special(os.fsencode(path), path.stat().st_mode)

@@ -1,4 +1,4 @@
-"""What long work says while it runs, on standard error."""
+"""Progress of long work, on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Name a step as it starts, and its seconds when it ends well."""
+    """Print a step's title as it starts, and its seconds once it succeeded."""
     say(f"… {title}")
     start = time.monotonic()
     yield

@@ -37,7 +37,7 @@ class Project:
         return f"{self.name} <{self.email}>"
 
     def variable(self, name: str) -> str:
-        """An environment variable that the project's tests are told something in."""
+        """An environment variable that passes something to the project's tests."""
         return f"{self.label.upper()}_{name}"
 
 
@@ -56,7 +56,9 @@ def project() -> Project:
     if not re.fullmatch(r"[^<>\n]*[^<>\s][^<>\n]*", found.name):
         raise Fault(f"{where}: the name `{found.name}` cannot stand in a commit", todo="change it")
     if not re.fullmatch(r"[^<>\s]+@[^<>\s]+", found.email):
-        raise Fault(f"{where}: `{found.email}` is no address", todo="write it as name@host")
+        raise Fault(
+            f"{where}: `{found.email}` is not an email address", todo="write it as name@host"
+        )
     if not re.fullmatch(r"[a-z][a-z0-9]*", found.label):
         todo = "use small letters and digits, a letter first"
         raise Fault(f"{where}: `{found.label}` cannot stand in a version", todo=todo)

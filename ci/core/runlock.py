@@ -1,4 +1,4 @@
-"""One run at a time in a checkout, and a word about who is running.
+"""One run at a time in a checkout, and which one that is.
 
 The lock is the operating system's, on an open file: it goes with the process
 that holds it, however that ends, so there is no stale lock to clean up.
@@ -35,7 +35,7 @@ def alone(build: Path, verb: str, wait: float = WAIT) -> Iterator[None]:
     """Hold the lock of the checkout whose build folder is `build`.
 
     Raises:
-        Fault: another run holds it for longer than `wait` seconds; says which.
+        Fault: another run holds it for longer than `wait` seconds; names it.
     """
     build.mkdir(parents=True, exist_ok=True)
     lock = FileLock(build / "run.lock")
@@ -48,7 +48,7 @@ def alone(build: Path, verb: str, wait: float = WAIT) -> Iterator[None]:
             lock.acquire(timeout=wait, poll_interval=0.1)
         except Timeout:
             raise Fault(
-                f"{_holder(build)} is at work in this checkout", todo="wait until it has ended"
+                f"{_holder(build)} is still running in this checkout", todo="wait until it ends"
             ) from None
     try:
         who = {"verb": verb, "pid": os.getpid(), "since": time.strftime("%H:%M:%S")}

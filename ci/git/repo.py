@@ -54,7 +54,6 @@ _CONFIG = (
     "gc.auto=0",
     "maintenance.auto=false",
     "protocol.file.allow=always",
-    "safe.directory=*",
     "advice.detachedHead=false",
     "init.defaultBranch=main",
     "i18n.commitEncoding=utf-8",
@@ -101,10 +100,15 @@ def _executable() -> str:
 
 
 @cache
-def _empty_home() -> str:
-    """A folder with nothing in it, for git to take as the user's home."""
+def _sealed_home() -> str:
+    """A folder for git to take as the user's home.
+
+    Its one setting lets git read a clone that belongs to another user; the
+    process at the other end of a local fetch takes that from a file only.
+    """
     home = tempfile.mkdtemp(prefix="sealed-home-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
+    Path(home, ".gitconfig").write_text("[safe]\n\tdirectory = *\n")
     return home
 
 
@@ -124,20 +128,8 @@ _NETWORK = (
 
 def _network_environment() -> dict[str, str]:
     """What a fetch over the network needs of the user's environment."""
-    return {
-        **{name: os.environ[name] for name in _NETWORK if name in os.environ},
-        **({"GIT_ALLOW_PROTOCOL": "file"} if offline() else {}),
-        "GIT_CONFIG_GLOBAL": _trusting_configuration(),
-    }
-
-
-@cache
-def _trusting_configuration() -> str:
-    """A configuration for reading a clone that belongs to another user, which
-    the process at the other end of a local fetch takes from a file only."""
-    path = Path(_empty_home()) / "trusting"
-    path.write_text("[safe]\n\tdirectory = *\n")
-    return str(path)
+    found = {name: os.environ[name] for name in _NETWORK if name in os.environ}
+    return {**found, "GIT_ALLOW_PROTOCOL": "file"} if offline() else found
 
 
 def user_identity(where: Path) -> Identity | None:
@@ -172,13 +164,12 @@ class Git:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
-        home = _empty_home()
+        home = _sealed_home()
         sealed = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": home,
             "XDG_CONFIG_HOME": home,
             "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_NO_REPLACE_OBJECTS": "1",
@@ -204,7 +195,7 @@ class Git:
     ) -> Result:
         """Run `git ARGS` and hand back what came of it, whatever the status."""
         checkpoint("git")
-        settings = [word for item in _CONFIG for word in ("-c", item)]
+        settings = [arg for item in _CONFIG for arg in ("-c", item)]
         variables = [f"{k}={v}" for k, v in self._environment(env).items()]
         command = ["env", "-i", *variables, _executable(), *settings, *args]
         where = cwd or self.work_tree or self.git_dir.parent
@@ -254,10 +245,10 @@ class Git:
         )
 
     def text(self, *args: str, stdin: bytes | None = None) -> str:
-        """`run`, for output that is one plain ASCII word or line."""
+        """`run`, for output that is plain ASCII: an id, a name or a few lines."""
         return self.run(*args, stdin=stdin).decode("ascii").strip()
 
-    # -- what the other rooms ask for -----------------------------------------
+    # -- commands that several rooms need --------------------------------------
 
     def init(self) -> None:
         """Make the (bare) repository if it is not there; harmless again."""
@@ -290,7 +281,7 @@ class Git:
             for role in ("AUTHOR", "COMMITTER")
             for part, value in (("NAME", who.name), ("EMAIL", who.email), ("DATE", who.date))
         }
-        links = [word for parent in parents for word in ("-p", parent)]
+        links = [arg for parent in parents for arg in ("-p", parent)]
         out = self.run("commit-tree", tree, *links, stdin=message, env=person)
         return out.decode("ascii").strip()
 

@@ -1,1 +1,1 @@
-"""The pinned vLLM: which files stand for it, and how they are had and verified."""
+"""The pinned vLLM: the files that stand for it, fetched and verified."""

@@ -129,7 +129,7 @@ def _kind_of(source: str, pin: Pin) -> Kind:
         return Kind.GIT
     if path.is_dir():
         raise Fault(
-            f"{source} holds no {pin.sdist.file} and is no git repository",
+            f"{source} holds no {pin.sdist.file} and is not a git repository",
             todo="give the sdist, its folder, or a clone or mirror of vLLM",
         )
     raise Fault(

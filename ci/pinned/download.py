@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
 
 ATTEMPTS = 4
-"""How often a download that breaks off is begun anew."""
+"""How often a download is tried before it is given up."""
 PAUSE = 0.5
 """Seconds before the second attempt; twice as many before the third, and so on."""
 _IDENTITY = {"Accept-Encoding": "identity"}

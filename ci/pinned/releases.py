@@ -56,7 +56,7 @@ def find_release(version: str) -> Release:
 
 
 def releases() -> list[str]:
-    """Every release on the indexes that is no preview, the newest last.
+    """Every release on the indexes, the newest last, without pre-releases.
 
     Raises:
         Fault: no index can be reached or has one.

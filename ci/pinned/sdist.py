@@ -35,8 +35,9 @@ def sdist_files(sdist: Path) -> Iterator[Member]:
     """The files of the .tar.gz at `sdist`.
 
     Raises:
-        Fault: a member is no plain file below the one top folder, or the file
-            is no archive or is damaged; the caller must not use those before.
+        Fault: a member is not a plain file below the one top folder, or the
+            file is not an archive or is damaged. Members that came before it
+            must not be used.
     """
     try:
         with tarfile.open(sdist, "r:gz") as archive:
@@ -67,7 +68,7 @@ def _refused(info: tarfile.TarInfo, path: str) -> str:
     if info.issym() or info.islnk():
         return "is a link"
     if not info.isfile() and not info.isdir():
-        return "is no regular file"
+        return "is not a regular file"
     parts = path.split("/")
     if info.isfile() and not path:
         return "lies outside the one folder of an sdist"

@@ -45,10 +45,10 @@ def gpu_visible() -> bool:
     return listed.returncode == 0 and b"GPU " in listed.stdout
 
 
-def choose(word: str | None) -> tuple[Variant, ...]:
-    """The variants that `cuda`, `cpu`, `all` or no word at all stand for."""
-    if word == "all":
+def choose(name: str | None) -> tuple[Variant, ...]:
+    """The variants that `cuda`, `cpu` or `all` stand for; without a name, this machine's."""
+    if name == "all":
         return (Variant.CPU, Variant.CUDA)
-    if word is None:
+    if name is None:
         return (Variant.CUDA,) if gpu_visible() else (Variant.CPU,)
-    return (Variant(word),)
+    return (Variant(name),)

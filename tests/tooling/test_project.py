@@ -144,7 +144,7 @@ def test_the_tooling_knows_no_project_s_name() -> None:
         ("", r"\[tool.series\] is missing"),
         (TABLE.replace("label", "lable"), "unknown key|missing required field"),
         (TABLE.replace('"quiet"', '"Quiet-1"'), "`Quiet-1` cannot stand in a version"),
-        (TABLE.replace("quiet@example.org", "nobody"), "`nobody` is no address"),
+        (TABLE.replace("quiet@example.org", "nobody"), "`nobody` is not an email address"),
         (TABLE.replace("vLLM quiet logs", "a <b>"), "`a <b>` cannot stand in a commit"),
     ],
 )

@@ -106,8 +106,8 @@ def test_unsafe_names_are_refused(tmp_path: Path, store: Git, name: str, says: s
         (_other("top/l", tarfile.SYMTYPE, "/etc/passwd"), "is a link"),
         (_other("top/l", tarfile.SYMTYPE, "a"), "is a link"),
         (_other("top/l", tarfile.LNKTYPE, "top/a"), "is a link"),
-        (_other("top/l", tarfile.CHRTYPE), "is no regular file"),
-        (_other("top/l", tarfile.FIFOTYPE), "is no regular file"),
+        (_other("top/l", tarfile.CHRTYPE), "is not a regular file"),
+        (_other("top/l", tarfile.FIFOTYPE), "is not a regular file"),
     ],
 )
 def test_other_members_are_refused(tmp_path: Path, store: Git, add: Add, says: str) -> None:

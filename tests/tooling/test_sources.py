@@ -648,7 +648,7 @@ def test_a_pin_that_changed_after_its_base_was_fetched(
 
 def test_places_that_are_nothing(layout: Layout, pin: Pin, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(Fault, match=r"holds no vllm-1\.tar\.gz and is no git repository"):
+    with pytest.raises(Fault, match=r"holds no vllm-1\.tar\.gz and is not a git repository"):
         _import(layout, pin, tmp_path / "empty")
     with pytest.raises(Fault, match="is not there"):
         _import(layout, pin, tmp_path / "nowhere")
