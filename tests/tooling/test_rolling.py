@@ -11,7 +11,7 @@ import pytest
 from ci.core.content import REGULAR, Content
 from ci.git.repo import Git
 from ci.git.trees import list_tree, read_contents
-from ci.roll.attempt import NOTE, Rolled, roll, steps
+from ci.roll.attempt import NOTE, Rolled, roll
 from ci.roll.verdict import (
     Clash,
     FileVerdict,
@@ -129,9 +129,8 @@ def test_some_patches_alone_leave_the_others_where_they_are(project: Project) ->
     assert result["vllm/a.py"] == edit(target["vllm/a.py"], ("a line 30\n", "a line thirty\n")).data
     assert result["setup.py"] == UPSTREAM["setup.py"].data
     assert "vllm/new.py" not in result
-    (step,) = steps(store, new, rolled)
-    assert step.before == new.tree
-    assert step.patch.name == third
+    (commit,) = composing.write(store, new, rolled.planned)
+    assert store.text("rev-parse", f"{commit.id}^") == new.commit
 
 
 def test_a_renamed_file(project: Project) -> None:
