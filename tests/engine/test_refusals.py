@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ngram_gpu cannot serve is refused at start, with the reason."""
+"""What speculation cannot serve is refused at start, with the reason."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from cpurig.models.ours import TINY_LLAMA
+
+
+OTHER_VOCABULARY = "facebook/opt-125m"
 
 
 def configuration(speculation: dict[str, Any], **options: Any) -> Any:
@@ -53,6 +56,22 @@ def test_async_scheduling_is_the_default():
         ({}, {"enable_prompt_embeds": True}, "prompt embed"),
         ({"num_speculative_tokens": 256}, {}, "num_speculative_tokens=256 must be smaller"),
         ({"prompt_lookup_max": 256}, {}, "prompt_lookup_max=256 must be smaller"),
+        ({"num_speculative_tokens": 129}, {}, "must not be greater than 128"),
+        (
+            {"method": "ngram", "num_speculative_tokens": 64},
+            {"max_model_len": 64},
+            "num_speculative_tokens=64 must be smaller than max_model_len=64",
+        ),
+        (
+            {"method": "draft_model", "model": OTHER_VOCABULARY},
+            {},
+            "should have the same vocabulary size",
+        ),
+        (
+            {"method": "draft_model", "model": TINY_LLAMA},
+            {"max_num_seqs": 8, "max_num_batched_tokens": 8},
+            "max_num_batched_tokens=8 leaves no token to schedule",
+        ),
         ({"prompt_lookup_min": 4, "prompt_lookup_max": 3}, {}, "prompt_lookup_min"),
         ({"method": "ngram"}, {"async_scheduling": True}, "async scheduling is only supported"),
         (
@@ -66,3 +85,13 @@ def test_async_scheduling_is_the_default():
 def test_refused(speculation, options, reason):
     with pytest.raises(ValueError, match=reason):
         configuration(speculation, **options)
+
+
+def test_graph_sizes_below_a_row_of_drafts_name_both_limits():
+    """The pin's own check, when graphs are captured: a row takes k + 1 tokens."""
+    from vllm.config import CompilationConfig
+
+    sizes = {"cudagraph_capture_sizes": [1, 2, 4], "max_cudagraph_capture_size": 4}
+    CompilationConfig(**sizes).adjust_cudagraph_sizes_for_spec_decode(4, 1)
+    with pytest.raises(ValueError, match=r"num_speculative_tokens \(4\) or max_cudagraph"):
+        CompilationConfig(**sizes).adjust_cudagraph_sizes_for_spec_decode(5, 1)

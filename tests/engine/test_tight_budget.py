@@ -46,6 +46,20 @@ def test_padding_leaves_a_token_to_every_row(k, budget, monkeypatch, figures):
     assert steps[GPU_ASYNC] <= steps[NONE], steps
 
 
+@pytest.mark.parametrize(
+    "k, arguments",
+    [
+        # The smallest budget that vLLM takes: a token for each row.
+        (20, {"max_num_batched_tokens": 8, "max_num_seqs": 8}),
+        # The most drafts that the context has room for.
+        (47, {"max_model_len": 48, "max_num_seqs": 8}),
+    ],
+    ids=["tokens", "context"],
+)
+def test_tokens_are_right_at_the_limits(k, arguments, monkeypatch):
+    runs(monkeypatch, 12, 20, k, **arguments)
+
+
 def test_padding_preempts_no_one(monkeypatch):
     made = runs(monkeypatch, 64, 40, 6, num_gpu_blocks_override=14, block_size=16)
     preemptions = {mode: run.preemptions for mode, run in made.items()}
