@@ -30,7 +30,7 @@ from ci.worktree.tree import WorkTree
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The verb's options."""
-    parser.add_argument("--to", metavar="NAME", help="the patch for what has no single home")
+    parser.add_argument("--to", metavar="NAME", help="the patch for unassigned edits")
     parser.add_argument(
         "--new", metavar="TITLE", help="make what is not committed a new patch of this title"
     )
@@ -61,7 +61,7 @@ def refresh(layout: Layout, asked: Options) -> Refreshed:
     """Refresh, with the checkout's lock held.
 
     Raises:
-        Fault: an edit has no single home, or another rule is broken; nothing
+        Fault: an edit is unassigned, or another rule is broken; nothing
             has changed then.
     """
     if asked.to is not None and asked.new is not None:

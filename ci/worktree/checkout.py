@@ -150,7 +150,7 @@ def _free_to_move(tree: WorkTree, store: Git, state: State, head: str) -> list[R
     return moved
 
 
-def way_over(state: State, commits: list[str], run: str) -> str:
+def migration_steps(state: State, commits: list[str], run: str) -> str:
     """How what the user has in a work tree gets onto another series.
 
     Args:
@@ -172,17 +172,18 @@ def _refuse(
     tree: WorkTree, state: State, commits: list[str], edited: set[bytes], in_the_way: set[bytes]
 ) -> None:
     """Stop where something of the user's would be lost."""
-    way = way_over(state, commits, "run this again") + _OR_DISCARD
+    way = migration_steps(state, commits, "run this again") + _OR_DISCARD
     paths = [show(path) for path in sorted(edited | in_the_way)]
-    many = f"{len(paths)} {{}}file{'s' * (len(paths) > 1)}"
+    many = f"{len(paths)} {{}} file{'s' * (len(paths) > 1)}"
     if commits:
         what = "commits of yours"
     elif edited:
-        what = many.format("edited ")
+        what = many.format("edited")
     elif in_the_way:
-        what = many.format("") + " of yours where the series has its own"
         raise Dirty(
-            f"{tree.root} has {what}", todo="move them away" + _OR_DISCARD, details=listed(paths)
+            f"{many.format('untracked')} in {tree.root} would be overwritten",
+            todo="move them away" + _OR_DISCARD,
+            details=listed(paths),
         )
     else:
         return

@@ -11,7 +11,7 @@ edit is left to the user to route.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ci.core.content import Content, show, split_lines
@@ -75,7 +75,7 @@ class Draft:
     routed: list[Routed] = field(default_factory=list)
 
     @property
-    def homeless(self) -> list[Routed]:
+    def unassigned(self) -> list[Routed]:
         return [one for one in self.routed if one.home is None]
 
     def append(self, patch: DraftPatch) -> int:
@@ -168,40 +168,45 @@ class Draft:
 
     def _take_whole(self, edit: Edit, target: int | None, fallback: int | None) -> None:
         """A file that comes, goes, or is no text: given to one patch as it is."""
-        versions = self.versions[edit.path]
         touching = self.touching(edit.path)
         home = target if target is not None else _single(touching, fallback)
         what = f"{show(edit.path)} ({'deleted' if edit.new is None else 'the whole file'})"
-        if home is None:
-            self._say(what, None, _blame(touching, self.patches))
-            return
-        later = [i for i in touching if i > home]
-        if later:
-            self._say(what, None, f"{self._name(later[0])} changes the file too, later")
-            return
-        for step in range(home + 1, len(versions)):
-            versions[step] = edit.new
-        self._say(what, home)
+        self._from_here_on(edit.path, what, home, touching, "file", lambda _: edit.new)
 
     def _take_mode(self, path: bytes, mode: str, target: int | None, fallback: int | None) -> None:
-        versions = self.versions[path]
-        modes = [content.mode if content else None for content in versions]
+        modes = [content.mode if content else None for content in self.versions[path]]
         changing = [i for i in range(len(self.patches)) if modes[i] != modes[i + 1]]
         home = target
         if home is None:
             home = _single(changing or self.touching(path), fallback)
         what = f"{show(path)} (mode {mode})"
+        self._from_here_on(
+            path, what, home, changing, "mode", lambda now: now and Content(mode, now.data)
+        )
+
+    def _from_here_on(
+        self,
+        path: bytes,
+        what: str,
+        home: int | None,
+        changing: Sequence[int],
+        part: str,
+        change: Callable[[Content | None], Content | None],
+    ) -> None:
+        """Change every version from a patch on, where no later one changes the same.
+
+        Args:
+            changing: the patches that change this part of the file.
+        """
         if home is None:
             self._say(what, None, _blame(self.touching(path), self.patches))
             return
         later = [i for i in changing if i > home]
         if later:
-            self._say(what, None, f"{self._name(later[0])} changes the mode too, later")
+            self._say(what, None, f"{self._name(later[0])} changes the {part} too, later")
             return
-        for step in range(home + 1, len(versions)):
-            content = versions[step]
-            assert content is not None
-            versions[step] = Content(mode, content.data)
+        versions = self.versions[path]
+        versions[home + 1 :] = [change(content) for content in versions[home + 1 :]]
         self._say(what, home)
 
     def _take_lines(

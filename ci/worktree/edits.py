@@ -19,12 +19,15 @@ from ci.git.repo import Git
 from ci.git.trees import changes, read_contents
 from ci.series.compose import Composed, Planned
 from ci.series.from_git import CommitInfo, read_commits
-from ci.series.message import Message, problems
+from ci.series.message import Message, check_message
 from ci.series.model import Patch, Series
 from ci.series.patch import file_name
 from ci.worktree import rebased
 from ci.worktree.draft import Draft, DraftPatch, Edit
 from ci.worktree.tree import State, WorkTree
+
+_LARGEST = 16 << 20
+"""Sources are smaller; what is larger was left there by mistake."""
 
 _MARK = re.compile(r"(fixup|squash|amend)! ")
 
@@ -34,7 +37,7 @@ class Options:
     """What the user asks of a refresh.
 
     Attributes:
-        to: the patch for what has no single home.
+        to: the patch for unassigned edits.
         new: the title of a new patch for what is not committed.
         topic: that of new patches.
         dry_run: show where each edit would go, and write nothing.
@@ -264,13 +267,7 @@ class _Taking:
         self, message: Message, date: str, topic: str | None, needs: tuple[str, ...] = ()
     ) -> int:
         """Add a patch; without a topic it gets the last patch's, or the only one."""
-        bad = problems(message)
-        if bad:
-            raise Fault(
-                f"`{message.subject}`: {bad[0]}",
-                todo="reword the message",
-                details=tuple(bad[1:]),
-            )
+        check_message(message, f"`{message.subject}`")
         known = [one.name for one in self.series.topics]
         name = topic or ""
         if not topic and self.draft.patches:
@@ -321,8 +318,7 @@ def collect_edits(
     # What .gitignore covers counts where the user has committed or staged it.
     held = [before, tree.staged(composed.tree) or before]
     more = [raw.path for one in held for raw in changes(view, composed.tree, one) if raw.new]
-    tree.refuse_large([*seen.edited, *seen.untracked, *more])
-    now = tree.write_tree(composed.tree, seen, more)
+    now = tree.write_tree(composed.tree, seen, more, _LARGEST)
     taking.files(_edits(view, before, now))
     known = {one.parsed.author for one in planned}
     people = [c.author for c in commits if not _MARK.match(c.message.subject)]

@@ -65,9 +65,12 @@ def match(
     ]
     for number, (left, right) in enumerate(keys):
         # A date that other patches share says nothing, whichever of them are found.
-        whole = number == len(keys) - 1
-        for commit, patch in _pairs(left, right, found, whole=whole):
-            found[commit] = patch
+        done = number < len(keys) - 1
+        ones = _once({i: key for i, key in enumerate(left) if not (done and i in found)})
+        taken = set(found.values())
+        others = _once({i: key for i, key in enumerate(right) if not (done and i in taken)})
+        pairs = {ones[key]: others[key] for key in ones.keys() & others.keys()}
+        found |= {i: its for i, its in pairs.items() if i not in found and its not in taken}
     patches = tuple(found.get(index) for index in range(len(commits)))
     changed = frozenset(commit for commit, patch in found.items() if theirs[commit] != ours[patch])
     missing = tuple(index for index in range(len(planned)) if index not in patches)
@@ -100,22 +103,10 @@ def _source(lines: Counter[Hashable], patches: Mapping[int, Counter[Hashable]]) 
     return found[0] if len(found) == 1 and 2 * most > lines.total() else None
 
 
-def _pairs(
-    left: Sequence[Hashable], right: Sequence[Hashable], found: dict[int, int], *, whole: bool
-) -> Iterator[tuple[int, int]]:
-    """Places of keys that are there once on both sides, leaving out what is found.
-
-    Args:
-        whole: what is found still counts towards a key's being there twice.
-    """
-    taken = set(found.values())
-    one = [i for i in range(len(left)) if whole or i not in found]
-    other = [i for i in range(len(right)) if whole or i not in taken]
-    for index in one:
-        same = [i for i in other if right[i] == left[index]]
-        alone = sum(left[i] == left[index] for i in one) == 1
-        if alone and len(same) == 1 and index not in found and same[0] not in taken:
-            yield index, same[0]
+def _once(keys: Mapping[int, Hashable]) -> dict[Hashable, int]:
+    """The keys that are there once, and where."""
+    counts = Counter(keys.values())
+    return {key: index for index, key in keys.items() if counts[key] == 1}
 
 
 def _change(diff: FileDiff) -> Hashable:

@@ -49,7 +49,7 @@ def rework(tree: WorkTree, series: Locked, downloads: Path, options: Options) ->
     """Take the user's edits into the series; nothing is written but the store.
 
     Raises:
-        Fault: an edit has no single home, or another rule is broken.
+        Fault: an edit is unassigned, or another rule is broken.
     """
     store = open_store(tree.store)
     base = open_base(store, downloads, series.pin)
@@ -69,9 +69,9 @@ def rework(tree: WorkTree, series: Locked, downloads: Path, options: Options) ->
     told = Reworked(routed, (*reworded, *taken.remarks))
     if not (routed or reworded or taken.rewritten) and len(draft.patches) == len(planned):
         return told
-    if draft.homeless and not options.dry_run:
-        raise _homeless(draft)
-    if draft.homeless:
+    if draft.unassigned and not options.dry_run:
+        raise _unassigned(draft)
+    if draft.unassigned:
         return told
     new, again = series_of(store, base, draft, files.series.topics, options.drop_empty)
     if again.tree != taken.tree:
@@ -94,7 +94,7 @@ def _ready(tree: WorkTree, store: Git, composed: Composed) -> State:
     if state.applied != composed.head:
         raise Fault(
             f"{tree.root} was made from another series than the one that lies there now",
-            todo=checkout.way_over(state, tree.own_commits(state), "run `nox -s apply`"),
+            todo=checkout.migration_steps(state, tree.own_commits(state), "run `nox -s apply`"),
         )
     return state
 
@@ -108,11 +108,11 @@ def _reworded(draft: Draft, planned: Sequence[Planned]) -> list[str]:
     ]
 
 
-def _homeless(draft: Draft) -> Fault:
-    lines = [f"{one.what}: {one.why}" for one in draft.homeless]
-    many = f"{len(lines)} edits in build/vllm have" if lines[1:] else "1 edit in build/vllm has"
+def _unassigned(draft: Draft) -> Fault:
+    lines = [f"{one.what}: {one.why}" for one in draft.unassigned]
+    many = f"{len(lines)} edits in build/vllm are" if lines[1:] else "1 edit in build/vllm is"
     return Fault(
-        f"{many} no single home in the series",
+        f"{many} unassigned",
         todo='route with `nox -s refresh -- --to NAME` or `-- --new "title"`',
         details=listed(lines),
     )

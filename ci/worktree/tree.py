@@ -39,10 +39,6 @@ UPDATING = "refs/series/updating"
 REFRESHED = "refs/series/refreshed"
 BACKUP = "refs/backup"
 
-MIB = 1 << 20
-LARGEST = 16 * MIB
-"""Sources are smaller; what is larger was left there by mistake."""
-
 _PLAIN = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--no-color")
 _UNDER_WAY = {
     "MERGE_HEAD": "merge",
@@ -215,56 +211,57 @@ class WorkTree:
 
     # -- keeping what is the user's ---------------------------------------------
 
-    def write_tree(self, tree: str, seen: Seen, more: Iterable[bytes] = ()) -> str:
+    def write_tree(
+        self, tree: str, seen: Seen, more: Iterable[bytes] = (), largest: int | None = None
+    ) -> str:
         """A tree of every file as it lies there; of the ignored ones, those that
         `tree` or `more` name.
 
+        Args:
+            largest: how many bytes a file may have; git writes each into the repository.
+
         Raises:
-            Fault: there is a repository inside, or a pipe or the like.
+            Fault: there is a repository inside, a pipe or the like, or a larger file.
         """
         paths = list(dict.fromkeys([*seen.edited, *seen.untracked, *more]))
         if not paths:
             return tree
         for path in paths:
-            self._check_file(path)
+            self._check_file(path, largest)
         draft = self.index.with_name("snapshot.index")
         shutil.copy2(self.index, draft)
         view = self.view(draft)
-        feed = b"".join(path + b"\0" for path in paths)
-        view.run("update-index", "--add", "--remove", "-z", "--stdin", stdin=feed)
+        # Where a link stands in the place of a folder, what the folder held is gone.
+        linked = {path for path in paths if files.link_above(self.root, path)}
+        for way, some in (
+            (("--force-remove",), linked),
+            (
+                ("--add", "--remove", "--replace"),
+                dict.fromkeys(p for p in paths if p not in linked),
+            ),
+        ):
+            feed = b"".join(path + b"\0" for path in some)
+            view.run("update-index", *way, "-z", "--stdin", stdin=feed)
         written = view.text("write-tree")
         draft.unlink()
         return written
 
-    def _check_file(self, path: bytes) -> None:
-        """Stop where git would, with words of our own."""
-        if path.endswith(b"/"):
-            raise Fault(
-                f"{show(path)} in {self.root} is a repository of its own",
-                todo="move it away, or name it in .git/info/exclude there",
-            )
+    def _check_file(self, path: bytes, largest: int | None) -> None:
+        """Stop where git would, with words of our own, or where a file is too large."""
+        what = ""
         with suppress(FileNotFoundError, NotADirectoryError):
             where = files.under(self.root, path)
-            mode = os.lstat(where).st_mode
-            if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-                files.refuse_special(where, mode)
-
-    def refuse_large(self, paths: Iterable[bytes]) -> None:
-        """Stop before a file that no series would hold is written into the repository.
-
-        Raises:
-            Fault: names it, and its size.
-        """
-        for path in paths:
-            size = 0
-            with suppress(FileNotFoundError, NotADirectoryError):
-                size = os.lstat(files.under(self.root, path)).st_size
-            if size > LARGEST:
-                raise Fault(
-                    f"{show(path)} in {self.root} has {size // MIB} MiB, and a series holds "
-                    f"files of up to {LARGEST // MIB}",
-                    todo="move it away, or name it in .git/info/exclude there",
-                )
+            there = os.lstat(where)
+            if not (stat.S_ISLNK(there.st_mode) or stat.S_ISDIR(there.st_mode)):
+                files.refuse_special(where, there.st_mode)
+            if largest is not None and there.st_size > largest:
+                limit = f"a series holds files of up to {largest >> 20}"
+                what = f"has {there.st_size >> 20} MiB, and {limit}"
+        if path.endswith(b"/"):
+            what = "is a repository of its own"
+        if what:
+            todo = "move it away, or name it in .git/info/exclude there"
+            raise Fault(f"{show(path)} in {self.root} {what}", todo=todo)
 
     def staged(self, *known: str) -> str | None:
         """A tree of what is staged; None if it is one of these trees, or no tree."""

@@ -484,7 +484,7 @@ def test_an_untracked_file_in_the_way(project: Project, path: str) -> None:
     (project.layout.overlay / path).write_text("theirs\n")
     _rewrite(project, "patches/series.toml", '["vllm/new.py"]', f'["{path}", "vllm/new.py"]')
     project.write(path, text("mine"))
-    with pytest.raises(Dirty) as caught:
+    with pytest.raises(Dirty, match=r"1 untracked file in .* would be overwritten") as caught:
         project.apply("--relock")
     assert caught.value.details == (path,)
     assert project.files()[path] == b"mine\n"
@@ -576,6 +576,25 @@ def test_discard_keeps_a_backup(project: Project) -> None:
     assert project.git("show", "refs/backup/1/series:vllm/a.py") == "mine"
     assert project.git("show", "refs/backup/1/files:own.txt") == "mine"
     assert not project.apply().changed
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["same series", "another series"])
+def test_discard_goes_through_no_link_in_the_place_of_a_folder(
+    project: Project, tmp_path: Path, moved: bool
+) -> None:
+    """What lies behind the link is not the series', even where it looks like it."""
+    if moved:
+        _another_series(project)
+    elsewhere = tmp_path / "elsewhere"
+    (project.work / "vllm").rename(elsewhere)
+    (project.work / "vllm").symlink_to(elsewhere)
+    before = {path.name: path.read_bytes() for path in elsewhere.iterdir()}
+    done = project.apply("--discard")
+    assert {path.name: path.read_bytes() for path in elsewhere.iterdir()} == before
+    assert not (project.work / "vllm").is_symlink()
+    assert project.git("status", "--porcelain") == ""
+    assert "refs/backup/1" in (done.note or "")
+    assert project.git("show", "refs/backup/1/files:vllm") == str(elsewhere)
 
 
 def test_no_edit_is_lost_where_nothing_has_to_move(project: Project) -> None:

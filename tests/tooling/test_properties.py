@@ -217,7 +217,7 @@ def test_an_absorbed_edit_is_there_and_nowhere_too_early(data: st.DataObject) ->
     first = min(homes, default=count)
     assert versions[: first + 1] == before[: first + 1]
     assert draft.routed
-    if not draft.homeless:
+    if not draft.unassigned:
         assert versions[-1] == new
     if not homes:
         assert versions == before
@@ -340,7 +340,7 @@ def test_series_and_commits_are_two_views_of_one_thing(bench: Bench, data: st.Da
         elif where >= 0:
             fallback = where
         draft.take(edits, target, fallback)
-        if draft.homeless:
+        if draft.unassigned:
             return
         tree = _changed(tree, changes)
     new, again = series_of(store, base, draft, files.series.topics, drop_empty=True)
@@ -418,7 +418,7 @@ def _edit_is_kept(root: Path, data: st.DataObject, after: int) -> bool:
         try:
             done = _cut_short(project, after, *words, "--drop-empty")
         except Exception as fault:
-            assert "no patch" in str(fault) or "no single home" in str(fault), fault
+            assert "no patch" in str(fault) or "unassigned" in str(fault), fault
             break
         cut = cut or not done
         assert project.files() == edits

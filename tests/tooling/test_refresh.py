@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_untouched_lines_have_no_home_and_nothing_changes(project: Project) -> N
     before = project.series()
     project.replace("vllm/b.py", "b line 3\n", "b line III\n")
     project.replace("setup.py", "setup line six", "setup line 6.0")
-    with pytest.raises(Fault, match="no single home") as caught:
+    with pytest.raises(Fault, match="unassigned") as caught:
         project.refresh()
     assert caught.value.details == ("vllm/b.py: line 3: no patch touches this",)
     assert project.series() == before
@@ -182,7 +183,7 @@ def test_a_later_patch_in_between(project: Project) -> None:
     before = project.series()
     project.replace("vllm/a.py", "a line thirty", "a line XXX")
     project.commit("--fixup", ":/Say six")
-    with pytest.raises(Fault, match="no single home") as caught:
+    with pytest.raises(Fault, match="unassigned") as caught:
         project.refresh()
     assert "0003 ([Bugfix] Thirty, and no going) changes the same lines" in str(caught.value)
     assert project.series() == before
@@ -214,7 +215,7 @@ def test_renamed_twins_of_two_patches_do_not_swap_owners(project: Project) -> No
     before = project.series()
     project.git("mv", "vllm/x", "vllm/zx")
     project.git("mv", "vllm/y", "vllm/ay")
-    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
         project.refresh()
     twins = (
         "may have been vllm/x/__init__.py of 0001 ([Build] Say six), "
@@ -250,7 +251,7 @@ def test_twins_that_were_edited_alike_do_not_swap_owners(project: Project) -> No
     for folder in ("zx", "ay"):
         project.write(f"vllm/{folder}/t.py", text("1", "2", "3", folder))
     before = project.series()
-    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
         project.refresh()
     assert all("vllm/x/t.py of 0001" in line for line in caught.value.details)
     assert all("vllm/y/t.py of 0002" in line for line in caught.value.details)
@@ -280,7 +281,7 @@ def test_a_folder_that_moved_tells_twins_apart(project: Project) -> None:
 def test_a_file_that_was_moved_and_copied_is_asked_for(project: Project) -> None:
     project.git("mv", "vllm/new.py", "vllm/b1.py")
     shutil.copy(project.work / "vllm/b1.py", project.work / "vllm/b2.py")
-    with pytest.raises(Fault, match="2 edits in build/vllm have no single home") as caught:
+    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
         project.refresh()
     why = "may have been vllm/new.py of 0002 ([Core] Add a new file)"
     assert caught.value.details == tuple(
@@ -343,6 +344,17 @@ def test_a_pipe_in_the_place_of_a_file(project: Project, path: str) -> None:
     (project.work / path).unlink()
     project.git("checkout", "--", path)
     assert project.refresh().written == ()
+
+
+def test_a_link_in_the_place_of_a_folder(project: Project, tmp_path: Path) -> None:
+    """Its files are gone, and a link is new; git's own words are not for the user."""
+    before = project.series()
+    (project.work / "vllm").rename(tmp_path / "elsewhere")
+    (project.work / "vllm").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Fault, match="edits in build/vllm are unassigned") as caught:
+        project.refresh()
+    assert "overlay/vllm (new file): no patch adds it yet" in caught.value.details
+    assert project.series() == before
 
 
 def test_nothing_left_of_a_patch(project: Project) -> None:

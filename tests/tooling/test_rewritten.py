@@ -367,7 +367,7 @@ def test_a_fixup_that_was_taken_back(project: Project) -> None:
 def test_a_long_list_is_cut(project: Project) -> None:
     for number in range(30):
         project.write(f"vllm/more{number:02d}.py", text("x"))
-    with pytest.raises(Fault, match="30 edits in build/vllm have no single home") as caught:
+    with pytest.raises(Fault, match="30 edits in build/vllm are unassigned") as caught:
         project.refresh()
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "… and 10 more"
