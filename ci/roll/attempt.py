@@ -1,6 +1,6 @@
 """The series on another vLLM, worked out in memory: a verdict for every patch.
 
-A pure function of the series, the two trees and the kept resolutions. Nothing
+A pure function of the series, the two trees and the earlier resolutions. Nothing
 of the checkout or of a work tree is touched, so it can be asked again at any
 time and a roll has no state of its own that could go stale.
 """
@@ -69,41 +69,41 @@ class _One:
     marked: Changes = field(default_factory=dict)
     files: list[FileVerdict] = field(default_factory=list)
 
-    def settle(self, path: bytes, content: Content | None, verdict: FileVerdict) -> None:
+    def record(self, path: bytes, content: Content | None, verdict: FileVerdict) -> None:
         self.changes[path] = self.marked[path] = content
         self.files.append(verdict)
 
 
+class _Side:
+    """One of the two vLLMs, as patch after patch brings it forward."""
+
+    def __init__(self, store: Git, base: BaseTree) -> None:
+        self._store, self.base = store, base
+        self.changes: Changes = {}
+
+    def pristine(self, path: bytes) -> Content | None:
+        """A file before the series."""
+        entry = self.base.entries.get(path)
+        return read_contents(self._store, [entry])[entry] if entry else None
+
+    def read(self, path: bytes) -> Content | None:
+        """A file with the series so far."""
+        if path not in self.changes:
+            self.changes[path] = self.pristine(path)
+        return self.changes[path]
+
+
 class _Roll:
-    """The two trees as patch after patch brings them forward."""
+    """A series on its way from one vLLM to another."""
 
     def __init__(
         self, store: Git, old: BaseTree, new: BaseTree, resolutions: Sequence[Resolution]
     ) -> None:
-        self.store, self.old_base, self.new_base = store, old, new
+        self.store = store
+        self.old, self.new = _Side(store, old), _Side(store, new)
         self.resolutions = resolutions
-        self.old: Changes = {}
-        self.new: Changes = {}
         self.open: dict[bytes, str] = {}
         self._renames = Renames(store, old, new)
-
-    # -- reading -------------------------------------------------------------
-
-    def _read(self, base: BaseTree, path: bytes) -> Content | None:
-        entry = base.entries.get(path)
-        return read_contents(self.store, [entry])[entry] if entry else None
-
-    def before(self, path: bytes) -> Content | None:
-        """A file of the series so far, on the pinned release."""
-        if path not in self.old:
-            self.old[path] = self._read(self.old_base, path)
-        return self.old[path]
-
-    def now(self, path: bytes) -> Content | None:
-        """A file of the series so far, on the other vLLM."""
-        if path not in self.new:
-            self.new[path] = self._read(self.new_base, path)
-        return self.new[path]
 
     def where(self, path: bytes) -> bytes:
         """The path that a file has on the other vLLM; its own where it is gone."""
@@ -122,11 +122,11 @@ class _Roll:
             assert content is not None
             self._take_overlay(one, name.encode("utf-8"), content)
         self._use_resolution(one, planned.patch.name)
-        one.changes = {p: c for p, c in one.changes.items() if c != self.now(p)}
+        one.changes = {p: c for p, c in one.changes.items() if c != self.new.read(p)}
         outcome = _outcome(one.files)
         verdict = PatchVerdict(planned.patch.file, outcome, tuple(one.files), after)
-        self.old.update(planned.changes)
-        self.new.update(one.changes)
+        self.old.changes.update(planned.changes)
+        self.new.changes.update(one.changes)
         if outcome.open:
             for path in (*one.changes, *(diff.path for diff in planned.parsed.files)):
                 self.open.setdefault(path, planned.patch.file)
@@ -140,25 +140,25 @@ class _Roll:
         return ""
 
     def _take_file(self, one: _One, diff: FileDiff, after: Content | None) -> None:
-        before = self.before(diff.path)
+        before = self.old.read(diff.path)
         path = self.where(diff.path)
-        now = self.now(path)
+        now = self.new.read(path)
         renamed = show(path) if path != diff.path else ""
         verdict = FileVerdict(show(diff.path), Outcome.CLEAN, now=renamed)
         assert before is not None
         if now == after:
-            one.settle(path, now, _all(verdict, diff, Outcome.UPSTREAM))
+            one.record(path, now, _all(verdict, diff, Outcome.UPSTREAM))
         elif now is None:
             self._gone(one, diff, verdict)
         elif now == before:
             moved = Outcome.MOVED if renamed else Outcome.CLEAN
-            one.settle(path, after, _all(verdict, diff, moved))
+            one.record(path, after, _all(verdict, diff, moved))
         elif after is None or not (before.is_text and now.is_text and after.is_text):
             note = "upstream changed the file that the patch deletes"
             if after is not None:
                 note = _no_text(before, now, after)
             verdict = replace(verdict, outcome=Outcome.CONFLICT, note=note)
-            one.settle(path, now, verdict)
+            one.record(path, now, verdict)
             one.marked[path + NOTE] = _note(diff, b"changed this file")
         else:
             self._place(one, diff, path, before, after, now, verdict)
@@ -190,7 +190,7 @@ class _Roll:
         outcome = of_hunks(hunk.outcome for hunk in found)
         if outcome is Outcome.CLEAN and verdict.now:
             outcome = Outcome.MOVED
-        one.settle(
+        one.record(
             path, Content(mode, placed.content), replace(verdict, outcome=outcome, hunks=found)
         )
         if placed.marked is not None:
@@ -210,32 +210,36 @@ class _Roll:
 
     def _elsewhere(self, wanted: list[bytes], path: bytes) -> Near | None:
         """The file of the other vLLM in which the most of these lines are."""
-        telling = sorted({line.strip() for line in wanted}, key=len, reverse=True)[:3]
+        lines = {line.strip() for line in wanted if len(line.strip()) >= 8}
+        telling = sorted(lines, key=lambda line: (-len(line), line))[:3]
+        found = _files_with(self.store, self.new.base.tree, telling, path) if telling else []
         best: Near | None = None
-        words = [word for word in telling if len(word) >= 8]
-        for name in _files_with(self.store, self.new_base.tree, words, path) if words else []:
-            near = _nearest_in(self._read(self.new_base, name), wanted)
-            before = _nearest_in(self._read(self.old_base, name), wanted)
-            if near is None or (before and before[1] >= near[1]):
-                continue  # a sibling that always looked like it is no new home
-            if best is None or near[1] > best.agreeing:
-                best = Near(show(name), near[0] + 1, near[1], len(wanted))
+        for name in found:
+            near, before = (self._near(side, name, wanted) for side in (self.new, self.old))
+            # A sibling that always looked like it is no new home.
+            least = max((one.agreeing for one in (before, best) if one), default=0)
+            if near is not None and near.agreeing > least:
+                best = near
         return best
+
+    def _near(self, side: _Side, path: bytes, wanted: list[bytes]) -> Near | None:
+        content = side.pristine(path)
+        return placing.near(path, wanted, split_lines(content.data)) if content else None
 
     def _take_overlay(self, one: _One, path: bytes, content: Content) -> None:
         name = show(path)
-        now = self.now(path)
-        blocked = _blocked(self.new_base, path)
+        now = self.new.read(path)
+        blocked = _blocked(self.new.base, path)
         if blocked:
             one.files.append(FileVerdict(name, Outcome.EXISTS, overlay=True, note=blocked))
             one.marked[path + NOTE] = _stands_for(b"has no place for this file", content.data)
         elif now is None:
-            one.settle(path, content, FileVerdict(name, Outcome.CLEAN, overlay=True))
+            one.record(path, content, FileVerdict(name, Outcome.CLEAN, overlay=True))
         elif now == content:
-            one.settle(path, content, FileVerdict(name, Outcome.UPSTREAM, overlay=True, alike=1.0))
+            one.record(path, content, FileVerdict(name, Outcome.UPSTREAM, overlay=True, alike=1.0))
         else:
             alike = likeness(now.data, content.data)
-            one.settle(path, content, FileVerdict(name, Outcome.EXISTS, overlay=True, alike=alike))
+            one.record(path, content, FileVerdict(name, Outcome.EXISTS, overlay=True, alike=alike))
             one.marked[path] = _both(self.store, now, content)
 
     # -- what was solved before ---------------------------------------------------
@@ -254,7 +258,7 @@ class _Roll:
         """The patch's files with a resolution; None if it is for other conflicts."""
         changes = dict(one.marked)
         for diff in resolution.diffs:
-            content = changes[diff.path] if diff.path in changes else self.now(diff.path)
+            content = changes[diff.path] if diff.path in changes else self.new.read(diff.path)
             try:
                 solved = hunks.apply_diff(diff, content, "resolution")
             except DoesNotApply:
@@ -264,10 +268,6 @@ class _Roll:
         if left:
             return None
         return changes
-
-
-def _nearest_in(content: Content | None, wanted: list[bytes]) -> tuple[int, int] | None:
-    return hunks.nearest(wanted, split_lines(content.data), 0) if content else None
 
 
 def _outcome(files: Sequence[FileVerdict]) -> Outcome:
@@ -333,16 +333,16 @@ def _blocked(base: BaseTree, path: bytes) -> str:
 
 
 def _files_with(
-    store: Git, tree: str, words: Sequence[bytes], like: bytes, most: int = 12
+    store: Git, tree: str, lines: Sequence[bytes], like: bytes, most: int = 12
 ) -> list[bytes]:
-    """Files of the same kind, below the same top folder, that hold one of `words`.
+    """Files of the same kind, below the same top folder, that hold one of `lines`.
 
     Those with the most such lines come first: they are the likeliest new home.
     """
     ending = like.rpartition(b".")[2] if b"." in like else b""
     top = like.partition(b"/")[0] + b"/" if b"/" in like else b""
     only = show(top + b"*" + (b"." + ending if ending else b""))
-    feed = b"".join(word + b"\n" for word in words)
+    feed = b"".join(line + b"\n" for line in lines)
     result = store.attempt(
         "grep", "-c", "-z", "--full-name", "-F", "-f", "-", tree, "--", only, stdin=feed
     )
@@ -363,8 +363,8 @@ def roll(
 ) -> Rolled:
     """Try a series, or some of its patches, on another tree.
 
-    Each patch is carried from the tree before it in the series (`old` with all
-    patches before it) to `new` with those that were carried before it.
+    Each patch is moved from the tree before it in the series (`old` with all
+    patches before it) to `new` with those that were moved before it.
 
     Args:
         old: what the series stands on.
@@ -381,7 +381,7 @@ def roll(
     stuck: Stuck | None = None
     for one in plan(store, old, files):
         if only is not None and one.patch.name not in only:
-            work.old.update(one.changes)
+            work.old.changes.update(one.changes)
             continue
         got, verdict = work.take(one)
         verdicts.append(verdict)

@@ -155,7 +155,7 @@ class ConflictTree:
         path = resolutions.save(kept, opened.patch, target, self._solved(opened))
         aside = self._leave("solved", edited=False)
         if aside:
-            say(f"files that git ignores were beside it: all is kept in {aside}")
+            say(f"the work tree held ignored files: everything in it is kept in {aside}")
         return path
 
     def _solved(self, opened: Open) -> list[FileDiff]:

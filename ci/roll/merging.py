@@ -19,7 +19,7 @@ _INNER = 57
 
 @dataclass(frozen=True)
 class Merge:
-    """A three-way merge: pieces that are settled, and the clashes between them."""
+    """A three-way merge: merged pieces, and the clashes between them."""
 
     pieces: tuple[bytes, ...]
     clashes: tuple[tuple[bytes, bytes, bytes], ...]  # upstream, pinned, patch
@@ -46,7 +46,7 @@ def _with_marks(ours: bytes, base: bytes, theirs: bytes) -> bytes:
 
 
 def marked_lines(data: bytes) -> list[int]:
-    """The lines, from 1, on which a conflict is marked that nobody has settled.
+    """The lines, from 1, that still hold a conflict marker.
 
     A line of equal signs is none: texts underline their titles so.
     """

@@ -83,7 +83,7 @@ def place(git: Git, diff: FileDiff, before: Content, now: Content) -> Placed:
         spot = _whole(hunk, number, old, new) or _in_runs(git, hunk, number, old, new, diff.path)
         others = [edit for other in spots for edit in other.edits]
         if any(edit.touches(other) for edit in spot.edits for other in others):
-            note = "fits alone, but not beside the patch's other hunks"
+            note = "fits by itself, but overlaps another hunk of the patch"
             verdict = replace(spot.verdict, outcome=Outcome.CONFLICT, note=note)
             spot = _Spot(hunk, verdict)
         spots.append(spot)
@@ -131,7 +131,7 @@ def _whole(hunk: Hunk, number: int, old: Text, new: Text) -> _Spot | None:
         None where only its parts can have a place.
     """
     patched = Text(split_lines(_patched(old, [hunk])))
-    start, before, after = _telling(hunk, old, patched)
+    start, before, after = _widened(hunk, old, patched)
     head = next(n for n, (was, is_) in enumerate(zip_longest(before, after)) if was != is_)
     removes = len(before) > len(after) or any(line[:1] == b"-" for line in hunk.lines)
     mark = min(head, len(before) - 1) if removes else max(head - 1, 0)
@@ -160,7 +160,7 @@ def _whole(hunk: Hunk, number: int, old: Text, new: Text) -> _Spot | None:
     return _Spot(hunk, HunkVerdict(number, hunk.title, Outcome.CONFLICT, note=note))
 
 
-def _telling(hunk: Hunk, old: Text, patched: Text) -> tuple[int, list[bytes], list[bytes]]:
+def _widened(hunk: Hunk, old: Text, patched: Text) -> tuple[int, list[bytes], list[bytes]]:
     """A hunk with as many lines around it as tell the file before it from the one after.
 
     Among equal lines (an `x` more beside five) its own context does not: there
@@ -269,7 +269,7 @@ def _windows(
 
 def _place_run(run: _Run, old: Text, patched: Text, new: Text) -> _Edit | bool:
     """What a run changes in the other version; True if it is there, False if nothing is proven."""
-    if _untold(run, old, patched):
+    if _indistinct(run, old, patched):
         return False
     todo = _windows(old, run.old, run.removed, new, sides=0 if run.removed else 1)
     was = (old, run.old, run.old + len(run.removed) + 1)
@@ -293,7 +293,7 @@ def _still(run: _Run, old: Text, new: Text, there: int) -> bool:
     return any(rival not in taken for rival in rivals)
 
 
-def _untold(run: _Run, old: Text, patched: Text) -> bool:
+def _indistinct(run: _Run, old: Text, patched: Text) -> bool:
     """Whether a run among equal lines looks the same before and after."""
     first = max(run.old - _AROUND, 0)
     before = old.lines[first : run.old + len(run.removed) + _AROUND]
@@ -308,8 +308,7 @@ def _in_runs(git: Git, hunk: Hunk, number: int, old: Text, new: Text, path: byte
     """A hunk with other lines around it."""
     wanted = _patched(old, [hunk])
     merged = merge(git, b"".join(new.lines), b"".join(old.lines), wanted)
-    near = nearest(hunk.old_lines, new.lines, _start(hunk))
-    closest = near and Near(show(path), near[0] + 1, near[1], len(hunk.old_lines))
+    closest = near(path, hunk.old_lines, new.lines, _start(hunk))
     if merged.clashes:
         verdict = HunkVerdict(
             number, hunk.title, Outcome.CONFLICT, merged.lines[0],
@@ -337,6 +336,12 @@ def _in_runs(git: Git, hunk: Hunk, number: int, old: Text, new: Text, path: byte
         outcome, note = Outcome.PARTLY, f"{lines} of its changed lines are upstream already"
     verdict = HunkVerdict(number, hunk.title, outcome, at + 1, at - first.old, note)
     return _Spot(hunk, verdict, edits)
+
+
+def near(path: bytes, wanted: list[bytes], lines: list[bytes], start: int = 0) -> Near | None:
+    """Where the lines of a hunk are most nearly found in a file, seen from index `start`."""
+    found = nearest(wanted, lines, start)
+    return Near(show(path), found[0] + 1, found[1], len(wanted)) if found else None
 
 
 def _seen_upstream(hunk: Hunk, merged: Merge) -> str:

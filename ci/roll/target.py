@@ -117,7 +117,7 @@ class Targets:
 
         if not re.match(r"\d", version):
             raise Fault(
-                f"{version} is no version",
+                f"{version} is not a version",
                 todo="give one (0.18.1), or a git repository with --source",
             )
         release = find_release(version)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 
 class Outcome(enum.Enum):
@@ -22,7 +24,7 @@ class Outcome(enum.Enum):
     MERGED = "merged"
     """Lines beside it changed; a three-way merge found no conflict."""
     REMEMBERED = "remembered"
-    """A conflict, solved the way a kept resolution says."""
+    """A conflict, solved as an earlier resolution says."""
     UPSTREAM = "upstream"
     """All of it is there already."""
     PARTLY = "partly upstream"
@@ -38,10 +40,6 @@ class Outcome(enum.Enum):
     def open(self) -> bool:
         """Whether a person has to decide before the series can stand there."""
         return self in (Outcome.EXISTS, Outcome.DELETED, Outcome.CONFLICT)
-
-    @property
-    def rank(self) -> int:
-        return list(Outcome).index(self)
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def of_hunks(outcomes: Iterable[Outcome]) -> Outcome:
     found = set(outcomes)
     if not found:
         return Outcome.CLEAN
-    worst = max(found, key=lambda outcome: outcome.rank)
+    worst = max(found, key=list(Outcome).index)
     if worst is Outcome.UPSTREAM and len(found) > 1:
         return Outcome.PARTLY
     return worst
@@ -161,13 +159,7 @@ def of_hunks(outcomes: Iterable[Outcome]) -> Outcome:
 
 def as_json(report: Report) -> dict[str, Any]:
     """The report in plain values."""
-    plain: dict[str, Any] = asdict(report, dict_factory=_plain)
-    plain["counts"] = counts(report)
-    return plain
-
-
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {k: v.value if isinstance(v, Outcome) else v for k, v in items}
+    return {**msgspec.to_builtins(report), "counts": counts(report)}
 
 
 def counts(report: Report) -> dict[str, int]:

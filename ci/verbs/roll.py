@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.core.content import REGULAR, Content
 from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.core.progress import say
 from ci.core.runlock import alone
 from ci.git.store import open_store
 from ci.pinned.fetch import source_word
-from ci.pinned.pin import dump_pin, load_pin
-from ci.roll.attempt import Rolled, roll
+from ci.pinned.pin import load_pin
 from ci.roll.conflict_tree import ConflictTree, open_patch
-from ci.roll.target import Target, Targets, key_of, known_targets
+from ci.roll.target import Targets, key_of, known_targets
+from ci.roll.tried import move, try_on
 from ci.roll.verdict import as_json, as_text
-from ci.series import compose as composing
-from ci.series import resolutions
-from ci.series.base import open_base
-from ci.series.compose import BaseTree
-from ci.series.export import canonicalize
-from ci.series.model import SeriesFiles, Topic, read_files
-from ci.series.write import changed, recover, write_series
+from ci.series.model import read_files
+from ci.series.write import changed, recover
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -78,76 +71,6 @@ def _which(rolls: Path, name: str | None, *, opened: bool) -> str:
     return found[0] if found else known[0]
 
 
-@dataclass(frozen=True)
-class _Try:
-    """One attempt: what was tried on what, and what came of it."""
-
-    targets: Targets
-    files: SeriesFiles
-    target: Target
-    base: BaseTree
-    rolled: Rolled
-
-
-def _try(layout: Layout, targets: Targets, name: str, source: str | None) -> _Try:
-    files = read_files(layout)
-    old = open_base(targets.store, layout.downloads, targets.pin)
-    target = targets.find(name, source)
-    new = composing.read_base(targets.store, target.commit, target.tree)
-    kept = resolutions.load(layout.patches / "resolutions")
-    rolled = roll(targets.store, old, new, files, (targets.pin.version, name), kept)
-    where = targets.rolls / key_of(name) / "verdicts.json"
-    draft = where.with_suffix(".draft")
-    draft.write_text(json.dumps(as_json(rolled.report), indent=1) + "\n")
-    draft.replace(where)
-    return _Try(targets, files, target, new, rolled)
-
-
-# -- accepting ----------------------------------------------------------------
-
-
-def _topics(tried: _Try) -> tuple[Topic, ...]:
-    """The topics; one whose patches are all upstream is merged."""
-    left = {one.patch.topic for one in tried.rolled.planned}
-    had = {patch.topic for patch in tried.files.series.patches}
-    return tuple(
-        replace(topic, state="merged") if topic.name in had - left else topic
-        for topic in tried.files.series.topics
-    )
-
-
-def _accept(layout: Layout, tried: _Try, commit: str | None) -> list[str]:
-    """Write the new pin, series and lock, all at once; what changed.
-
-    Raises:
-        Fault: a patch is open, or the target cannot be a pin.
-    """
-    name = tried.target.name
-    still = tried.rolled.report.open
-    if still:
-        raise Fault(
-            f"not every patch has a place on {name} yet",
-            todo=f"solve first what is laid out: `nox -s roll -- {name} --continue`",
-            details=tuple(f"{patch.file}: {patch.outcome.value}" for patch in still),
-        )
-    pin = tried.targets.pin_of(tried.target, commit)
-    store = tried.targets.store
-    exported, composed = canonicalize(store, tried.base, tried.rolled.planned, _topics(tried))
-    if not pin.wheels:
-        say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
-    content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
-    return write_series(layout, exported, composed.lock, {"pin.toml": content})
-
-
-def _accepting(target: Target) -> str:
-    if target.sdist is None:
-        return "the pin can be moved to releases only"
-    return f"`nox -s roll -- {target.name} --accept` moves the series there"
-
-
-# -- the verb -----------------------------------------------------------------
-
-
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb; its status is 1 while a patch is open."""
     with alone(layout.build, "roll"):
@@ -172,20 +95,22 @@ def _run(layout: Layout, args: argparse.Namespace) -> int:
         path = tree.take_solved(kept, name, read_files(layout).fingerprint())
         say(f"kept how it was solved: {path.relative_to(layout.root)}")
     targets = Targets(rolls, layout.downloads, store, load_pin(layout.pin))
-    tried = _try(layout, targets, name, args.source)
+    tried = try_on(layout, targets, name, args.source)
     if args.accept:
-        for line in changed(layout, _accept(layout, tried, args.commit)):
+        for line in changed(layout, move(layout, tried, args.commit)):
             say(line)
         for dropped in tried.rolled.dropped:
             print(f"{dropped} has nothing left to change on {name}: taken out of the series")
         print(f"the series stands on vLLM {name}; `nox -s apply` composes it")
         return 0
-    if args.json:
-        print(json.dumps(as_json(tried.rolled.report), indent=1))
-    else:
-        print(as_text(tried.rolled.report), end="")
-    if tried.rolled.stuck is None:
-        say(f"every patch has a place; {_accepting(tried.target)}")
-        return 0
-    say(tree.lay_out(tried.base, tried.rolled))
-    return 1
+    report = tried.rolled.report
+    print(json.dumps(as_json(report), indent=1) if args.json else as_text(report).rstrip("\n"))
+    if tried.rolled.stuck is not None:
+        say(tree.lay_out(tried.base, tried.rolled))
+        return 1
+    say(
+        f"every patch has a place; `nox -s roll -- {name} --accept` moves the series there"
+        if tried.target.sdist
+        else "every patch has a place; the pin can be moved to releases only"
+    )
+    return 0

@@ -134,6 +134,8 @@ def test_a_conflict_is_laid_out_solved_and_remembered(
         ["git", "status", "--porcelain"], cwd=_work(project), capture_output=True, check=True
     )
     assert status.stdout == b" M setup.py\n"
+    config = (_work(project) / ".git" / "config").read_text()
+    assert "autocrlf = false" in config  # whatever the user's own git is set to
     assert _run(project, "--continue") == 1
     assert "setup.py:6" in capsys.readouterr().err
     _solve(project, "setup.py", "setup line VI, six\n")
@@ -360,7 +362,7 @@ def test_two_open_rolls_have_to_be_named(
         ((), "no target version given"),
         (("--continue",), "nothing was rolled yet"),
         (("--abort",), "nothing was rolled yet"),
-        (("main",), "main is no version"),
+        (("main",), "main is not a version"),
         (("0.0.9", "--source", "/nonexistent"), "is not there"),
         (("0.0.9",), "no index has a source file of vLLM 0.0.9"),
         (("0.0.9", "--continue"), "no patch is open in "),

@@ -1,0 +1,88 @@
+"""The series tried on another vLLM, and moved there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from ci.core.content import REGULAR, Content
+from ci.core.errors import Fault
+from ci.core.progress import say
+from ci.pinned.pin import dump_pin
+from ci.roll.attempt import Rolled, roll
+from ci.roll.target import Target, Targets, key_of
+from ci.roll.verdict import as_json
+from ci.series import compose as composing
+from ci.series import resolutions
+from ci.series.base import open_base
+from ci.series.compose import BaseTree
+from ci.series.export import canonicalize
+from ci.series.model import SeriesFiles, Topic, read_files
+from ci.series.paths import SeriesPaths
+from ci.series.write import write_series
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was tried on what, and what came of it."""
+
+    targets: Targets
+    files: SeriesFiles
+    target: Target
+    base: BaseTree
+    rolled: Rolled
+
+
+def try_on(folders: SeriesPaths, targets: Targets, name: str, source: str | None) -> Tried:
+    """Try the series that lies in `folders` on a target; the verdicts are kept beside it.
+
+    Args:
+        name, source: as in `Targets.find`.
+    """
+    files = read_files(folders)
+    old = open_base(targets.store, targets.downloads, targets.pin)
+    target = targets.find(name, source)
+    new = composing.read_base(targets.store, target.commit, target.tree)
+    kept = resolutions.load(folders.patches / "resolutions")
+    rolled = roll(targets.store, old, new, files, (targets.pin.version, name), kept)
+    where = targets.rolls / key_of(name) / "verdicts.json"
+    draft = where.with_suffix(".draft")
+    draft.write_text(json.dumps(as_json(rolled.report), indent=1) + "\n")
+    draft.replace(where)
+    return Tried(targets, files, target, new, rolled)
+
+
+def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:
+    """Write the new pin, series and lock, all at once; the files that changed.
+
+    Args:
+        commit: as in `Targets.pin_of`.
+
+    Raises:
+        Fault: a patch is open, or the target cannot be a pin.
+    """
+    name = tried.target.name
+    still = tried.rolled.report.open
+    if still:
+        raise Fault(
+            f"not every patch has a place on {name} yet",
+            todo=f"solve first what is laid out: `nox -s roll -- {name} --continue`",
+            details=tuple(f"{patch.file}: {patch.outcome.value}" for patch in still),
+        )
+    pin = tried.targets.pin_of(tried.target, commit)
+    store = tried.targets.store
+    exported, composed = canonicalize(store, tried.base, tried.rolled.planned, _topics(tried))
+    if not pin.wheels:
+        say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
+    content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
+    return write_series(folders, exported, composed.lock, {"pin.toml": content})
+
+
+def _topics(tried: Tried) -> tuple[Topic, ...]:
+    """The topics; one whose patches are all upstream is merged."""
+    left = {one.patch.topic for one in tried.rolled.planned}
+    had = {patch.topic for patch in tried.files.series.patches}
+    return tuple(
+        replace(topic, state="merged") if topic.name in had - left else topic
+        for topic in tried.files.series.topics
+    )
