@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 
 from ci.core.errors import Fault
-from ci.core.layout import Layout
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
 SECTIONS = ("Purpose", "Test Plan", "Test Result")
@@ -19,19 +18,13 @@ _INCLUDE = re.compile(r"<!-- include: (\S+) -->")
 _ASIDE = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
-def topic_file(layout: Layout, topic: str) -> Path:
-    """Where a topic's text lies."""
-    return layout.patches / "topics" / f"{topic}.md"
-
-
-def sections(layout: Layout, topic: str) -> dict[str, str]:
-    """The topic's sections, with its tables in place.
+def sections(path: Path) -> dict[str, str]:
+    """The sections of a topic's text, with its tables in place.
 
     Raises:
         Fault: the file or an included one is missing, or a section is
             missing, empty or unknown.
     """
-    path = topic_file(layout, topic)
     where = f"patches/topics/{path.name}"
     if not path.is_file():
         raise Fault(

@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.core.errors import Fault, listed
-from ci.core.layout import Layout
 from ci.git.repo import Git, Identity
-from ci.git.store import open_store
 from ci.git.trees import changes, read_contents
 from ci.pinned.base import Kind, import_base
-from ci.pinned.pin import load_pin
 from ci.roll.attempt import roll
 from ci.roll.target import Targets
 from ci.send import body as prbody
 from ci.series import compose as composing
-from ci.series import resolutions
 from ci.series.base import open_base
 from ci.series.compose import BaseTree, Commit, Planned
 from ci.series.message import Message
-from ci.series.model import SeriesFiles, Topic, read_files
+from ci.series.model import SeriesFiles, Topic
 from ci.series.patch import file_name
+from ci.series.resolutions import Resolution
 from ci.series.topics import subset, topic_closure, topic_named, topic_patches
 from ci.testing import vllm_checks as lint
-from ci.worktree import tree as worktree
+from ci.worktree.tree import WorkTree
 
 CATEGORIES = (
     "Bugfix", "CI/Build", "Doc", "Model", "Frontend", "Kernel", "Core", "Hardware", "Misc",
@@ -51,12 +49,14 @@ class Exported:
     """A topic, as commits of the user's on a base.
 
     Attributes:
+        store: where the commits are.
         own: the names of the topic's own patches; the others belong to topics
             that it needs.
         pushable: the base is a commit of vLLM's own history.
     """
 
     topic: Topic
+    store: Git
     base: BaseTree
     planned: tuple[Planned, ...]
     commits: tuple[Commit, ...]
@@ -85,11 +85,12 @@ def check_title(title: str, what: str, known: Sequence[str] = ()) -> None:
         Fault: says what is wanted.
     """
     match = _TITLE.fullmatch(title)
-    words = re.findall(r"\[([^\[\]]*)\]", match[1]) if match else []
-    if not words or (known and not set(words) & set(known)):
-        listed = " ".join(f"[{word}]" for word in known or CATEGORIES)
+    prefixes = re.findall(r"\[([^\[\]]*)\]", match[1]) if match else []
+    if not prefixes or (known and not set(prefixes) & set(known)):
+        choices = " ".join(f"[{word}]" for word in known or CATEGORIES)
         raise Fault(
-            f"{what} `{title}` has no prefix that vLLM knows", todo=f"start it with one of {listed}"
+            f"{what} `{title}` has no prefix that vLLM knows",
+            todo=f"start it with one of {choices}",
         )
 
 
@@ -97,23 +98,26 @@ def check_title(title: str, what: str, known: Sequence[str] = ()) -> None:
 
 
 def _planned(
-    layout: Layout, files: SeriesFiles, topic: str, onto: str | None, source: str | None
-) -> tuple[Git, BaseTree, tuple[Planned, ...], bool]:
-    """The topic's closure on the pin, or on another commit."""
-    pin = load_pin(layout.pin)
-    store = open_store(layout.store)
+    targets: Targets,
+    files: SeriesFiles,
+    kept: Sequence[Resolution],
+    topic: str,
+    onto: str | None,
+    source: str | None,
+) -> tuple[BaseTree, tuple[Planned, ...], bool]:
+    """The topic's closure on the pin, or on another commit, and whether that is
+    one of vLLM's history."""
+    store, pin = targets.store, targets.pin
     part = subset(files, topic_closure(files.series, topic))
     if onto is None:
-        base = open_base(store, layout.downloads, pin, source)
-        pushable = import_base(store, layout.downloads, pin).kind is Kind.GIT
-        return store, base, tuple(composing.plan(store, base, part)), pushable
-    old = open_base(store, layout.downloads, pin)
+        base = open_base(store, targets.downloads, pin, source)
+        pushable = import_base(store, targets.downloads, pin).kind is Kind.GIT
+        return base, tuple(composing.plan(store, base, part)), pushable
     if source is None:
         raise Fault("--onto needs a git source", todo="add --source CLONE")
-    targets = Targets(layout.build / "roll", layout.downloads, store, pin)
+    old = open_base(store, targets.downloads, pin)
     target = targets.find(onto, source)
     new = composing.read_base(store, target.commit, target.tree)
-    kept = resolutions.load(layout.patches / "resolutions")
     rolled = roll(store, old, new, part, (pin.version, onto), kept)
     if rolled.report.open:
         raise Fault(
@@ -121,7 +125,7 @@ def _planned(
             todo=f"solve it first: `nox -s roll -- {onto} --source {source}`",
             details=tuple(f"{p.file}: {p.outcome.value}" for p in rolled.report.open),
         )
-    return store, new, rolled.planned, target.sdist is None
+    return new, rolled.planned, target.sdist is None
 
 
 def _signed(planned: Planned, who: Identity) -> Planned:
@@ -138,41 +142,47 @@ def _signed(planned: Planned, who: Identity) -> Planned:
 
 
 def make(
-    layout: Layout, name: str, onto: str | None, source: str | None, who: Identity
-) -> tuple[Git, Exported]:
-    """Make the topic's commits in the store; nothing refers to them yet.
+    targets: Targets,
+    files: SeriesFiles,
+    kept: Sequence[Resolution],
+    name: str,
+    onto: str | None,
+    source: str | None,
+    who: Identity,
+) -> Exported:
+    """Make a topic's commits in the store; nothing refers to them yet.
 
     Args:
+        kept: how conflicts were solved before.
         onto: a tag, branch or commit of `source` to stand on; None is the pin.
 
     Raises:
         Fault: no such topic, a title without a prefix, or it does not fit.
     """
-    files = read_files(layout)
     topic = topic_named(files.series, name)
     own = topic_patches(files.series, topic.name)
     if not own:
         raise Fault(f"the topic {topic.name} has no patches", todo="there is nothing to send")
     check_title(topic.title, f"the title of {topic.name}", CATEGORIES)
-    store, base, planned, pushable = _planned(layout, files, topic.name, onto, source)
+    base, planned, pushable = _planned(targets, files, kept, topic.name, onto, source)
     names = frozenset(patch.name for patch in own)
     if not any(one.patch.name in names for one in planned):
         raise Fault(f"{topic.name} is upstream already", todo="there is nothing to send")
     signed = tuple(_signed(one, who) for one in planned)
     for one in signed:
         check_title(one.parsed.subject, "the commit")
-    commits = composing.write(store, base, signed)
-    return store, Exported(topic, base, signed, commits, names, pushable)
+    commits = composing.write(targets.store, base, signed)
+    return Exported(topic, targets.store, base, signed, commits, names, pushable)
 
 
 # -- checking -----------------------------------------------------------------
 
 
-def changed_files(store: Git, exported: Exported) -> dict[str, bytes]:
+def changed_files(exported: Exported) -> dict[str, bytes]:
     """Every file that the topic's commits add or change, with its content."""
-    raws = changes(store, exported.base.tree, exported.commits[-1].tree)
+    raws = changes(exported.store, exported.base.tree, exported.commits[-1].tree)
     entries = {raw.path: raw.new for raw in raws if raw.new is not None}
-    contents = read_contents(store, entries.values())
+    contents = read_contents(exported.store, entries.values())
     return {
         path.decode("utf-8", "surrogateescape"): contents[entry].data
         for path, entry in entries.items()
@@ -198,31 +208,32 @@ def check_spdx(files: dict[str, bytes]) -> None:
         )
 
 
-def check_exported(layout: Layout, store: Git, exported: Exported, *, thorough: bool) -> None:
+def check_exported(exported: Exported, build: Path, *, thorough: bool) -> None:
     """Hold what the topic changes to vLLM's rules, and to its checks if `thorough`."""
-    files = changed_files(store, exported)
+    files = changed_files(exported)
     base = exported.base.entries
     check_spdx({path: data for path, data in files.items() if os.fsencode(path) not in base})
     if thorough:
-        failed = lint.check_tree(layout.build, store, exported.commits[-1].tree, tuple(files))
+        tree = exported.commits[-1].tree
+        failed = lint.check_tree(build, exported.store, tree, tuple(files))
         if failed:
             raise Fault(
                 f"vLLM's own checks fail on {exported.topic.name}: {', '.join(failed)}",
-                todo="mend what they name above",
+                todo="correct what they name above",
             )
 
 
 # -- publishing ---------------------------------------------------------------
 
 
-def publish(layout: Layout, store: Git, exported: Exported) -> str | None:
-    """Set the branch in build/vllm; the head of the export before, if there is one.
+def publish(exported: Exported, tree: WorkTree) -> str | None:
+    """Set the branch in the work tree; the head of the export before, if there is one.
 
     Raises:
         Fault: there is no work tree, the branch is checked out, or has commits
             that are not ours.
     """
-    tree = worktree.WorkTree(layout.work_tree, layout.store)
+    store = exported.store
     state = tree.state()
     if state is None:
         raise Fault("there is no work tree to put the branch in", todo="run `nox -s apply`")
@@ -247,10 +258,10 @@ def publish(layout: Layout, store: Git, exported: Exported) -> str | None:
     return store.resolve(_PREVIOUS + exported.topic.name)
 
 
-def range_diff(store: Git, exported: Exported, before: str) -> str:
+def range_diff(exported: Exported, before: str) -> str:
     """What changed since the last export that was another."""
-    old_base = store.text("rev-list", "--max-parents=0", before)
-    out = store.run(
+    old_base = exported.store.text("rev-list", "--max-parents=0", before)
+    out = exported.store.run(
         "range-diff",
         "--no-color",
         f"{old_base}..{before}",
@@ -259,22 +270,51 @@ def range_diff(store: Git, exported: Exported, before: str) -> str:
     return out.decode("utf-8", "replace")
 
 
-def mail(store: Git, exported: Exported, folder: Path) -> list[Path]:
+def mail(exported: Exported, folder: Path) -> list[Path]:
     """The topic's own commits as files for `git am`."""
     form = ("--full-index", "--binary", "--no-renames", "--no-signature", "--zero-commit")
     written: list[Path] = []
     for one, commit in zip(exported.planned, exported.commits, strict=True):
         if one.patch.name in exported.own:
-            data = store.run("format-patch", "-1", "-k", "--stdout", *form, commit.id)
+            data = exported.store.run("format-patch", "-1", "-k", "--stdout", *form, commit.id)
             written.append(folder / file_name(len(written) + 1, one.parsed.subject))
             written[-1].write_bytes(data)
     return written
 
 
-def topic_body(layout: Layout, store: Git, exported: Exported) -> str:
-    """The pull request's text, in the template of the vLLM that it stands on."""
+def topic_body(exported: Exported, text: Path) -> str:
+    """The pull request's text, in the template of the vLLM that it stands on.
+
+    Args:
+        text: the topic's own.
+    """
+    store = exported.store
     blob = store.resolve(f"{exported.base.commit}:{prbody.TEMPLATE}")
     if blob is None:
         raise Fault(f"this vLLM has no {prbody.TEMPLATE}", todo="stand on another with --onto")
-    texts = prbody.sections(layout, exported.topic.name)
-    return prbody.fill(store.blob(blob).decode("utf-8"), texts)
+    return prbody.fill(store.blob(blob).decode("utf-8"), prbody.sections(text))
+
+
+def commands(exported: Exported, repo: Git, where: str, body: str, fork: str | None) -> list[str]:
+    """What to run to send it; nothing of it is run here.
+
+    Args:
+        repo: of the work tree, which lies at `where` for the user.
+        body: the file with the pull request's text.
+        fork: the address of the user's fork; None is the remote of that name.
+    """
+    known = repo.attempt("config", "--get", "remote.fork.url").out.decode().strip()
+    lines = []
+    if fork and fork != known:
+        verb = "set-url" if known else "add"
+        lines.append(f"git -C {where} remote {verb} fork {shlex.quote(fork)}")
+    elif not known:
+        lines.append(f"git -C {where} remote add fork URL-OF-YOUR-FORK")
+    owner = re.search(r"[:/]([^/:]+)/[^/]+?(?:\.git)?/?$", fork or known)
+    lines.append(f"git -C {where} push --force-with-lease fork {exported.branch}")
+    lines.append(
+        f"gh pr create --repo {REPOSITORY} --base main "
+        f"--head {owner[1] if owner else 'YOUR-NAME'}:{exported.branch} "
+        f"--title {shlex.quote(exported.topic.title)} --body-file {shlex.quote(body)}"
+    )
+    return lines

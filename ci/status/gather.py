@@ -4,49 +4,56 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ci.core.content import split_lines
+from ci.core.content import show, split_lines
 from ci.core.errors import Fault
-from ci.core.layout import Layout
 from ci.pinned.pin import Pin, load_pin
 from ci.roll.conflict_tree import open_patch
 from ci.series.compose import parse_patches
-from ci.series.model import Patch, SeriesFiles, Topic, read_files
+from ci.series.lock import load_lock
+from ci.series.model import Patch, SeriesFiles, read_files
 from ci.series.patch import PatchFile
+from ci.series.paths import SeriesPaths
+from ci.series.topics import topic_patches
 from ci.status.model import PatchStatus, PinStatus, RollStatus, Status, TopicStatus, WheelStatus
 from ci.wheel.identity import SeriesIdentity, identify
 from ci.worktree.applied import as_locked, composed_head
+from ci.worktree.tree import WorkTree, standing
 
 _FRESH = 6 * 3600
 """Seconds for which the newest release is not asked for again."""
 
 
-def gather(layout: Layout, *, offline: bool = False) -> Status:
+def gather(folders: SeriesPaths, tree: WorkTree, dist: Path, *, offline: bool = False) -> Status:
     """Look at everything.
+
+    Args:
+        dist: where the wheels are.
+        offline: do not ask for new releases.
 
     Raises:
         Fault: the pin or the series cannot be read.
     """
-    pin = load_pin(layout.pin)
-    files = read_files(layout)
+    pin = load_pin(folders.pin)
+    files = read_files(folders)
     identity = identify(pin, files)
     return Status(
         series=identity.id,
-        pin=_pin(layout, pin, offline=offline),
-        topics=_topics(files),
-        rolls=_rolls(layout.build / "roll", files.fingerprint()),
-        tests=_tests(layout, identity),
-        wheels=_wheels(layout, identity),
-        work_tree=tuple(_work_tree(layout, pin, files)),
+        pin=_pin(pin, folders.build / "releases.json", offline=offline),
+        topics=tuple(_topics(files)),
+        rolls=_rolls(folders.build / "roll", files.fingerprint()),
+        tests=_tests(folders.build, identity),
+        wheels=_wheels(dist, identity),
+        work_tree=tuple(_work_tree(tree, pin, files, folders)),
     )
 
 
-def _pin(layout: Layout, pin: Pin, *, offline: bool) -> PinStatus:
+def _pin(pin: Pin, releases: Path, *, offline: bool) -> PinStatus:
     try:
-        known = _releases(layout.build / "releases.json", offline=offline)
+        known = _releases(releases, offline=offline)
     except Fault as fault:
         return PinStatus(pin.version, pin.commit, note=fault.what)
     if not known:
@@ -55,12 +62,12 @@ def _pin(layout: Layout, pin: Pin, *, offline: bool) -> PinStatus:
     return PinStatus(pin.version, pin.commit, known[-1], behind)
 
 
-def _releases(kept: Path, *, offline: bool) -> list[str]:
+def _releases(cache: Path, *, offline: bool) -> list[str]:
     """The releases there are, the newest last, asked for at most every few hours."""
     from ci.pinned.releases import releases
 
     with suppress(OSError, ValueError, KeyError, TypeError):
-        data = json.loads(kept.read_bytes())
+        data = json.loads(cache.read_bytes())
         known = [str(version) for version in data["releases"]]
         if offline or time.time() - data["asked"] < _FRESH:
             return known
@@ -69,33 +76,27 @@ def _releases(kept: Path, *, offline: bool) -> list[str]:
     fresh = releases()
     # A checkout that may only be read can be looked at too.
     with suppress(OSError):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps({"asked": int(time.time()), "releases": fresh}))
+        cache.parent.mkdir(exist_ok=True)
+        cache.write_text(json.dumps({"asked": int(time.time()), "releases": fresh}))
     return fresh
 
 
-def _topics(files: SeriesFiles) -> tuple[TopicStatus, ...]:
-    parsed = dict(zip((p.file for p in files.series.patches), parse_patches(files), strict=True))
-    topic_of = {patch.name: patch.topic for patch in files.series.patches}
-    return tuple(_topic(files, topic, parsed, topic_of) for topic in files.series.topics)
-
-
-def _topic(
-    files: SeriesFiles,
-    topic: Topic,
-    parsed: Mapping[str, PatchFile],
-    topic_of: Mapping[str, str],
-) -> TopicStatus:
-    patches = [patch for patch in files.series.patches if patch.topic == topic.name]
-    needs = {topic_of[need] for patch in patches for need in patch.needs} - {topic.name}
-    return TopicStatus(
-        topic.name,
-        topic.title,
-        topic.upstream,
-        topic.state,
-        tuple(sorted(needs)),
-        tuple(_patch(files, patch, parsed[patch.file]) for patch in patches),
-    )
+def _topics(files: SeriesFiles) -> Iterator[TopicStatus]:
+    """Every topic with its patches, and with the topics that these need."""
+    patches = files.series.patches
+    parsed = dict(zip((patch.file for patch in patches), parse_patches(files), strict=True))
+    topic_of = {patch.name: patch.topic for patch in patches}
+    for topic in files.series.topics:
+        own = topic_patches(files.series, topic.name)
+        needs = {topic_of[need] for patch in own for need in patch.needs} - {topic.name}
+        yield TopicStatus(
+            topic.name,
+            topic.title,
+            topic.upstream,
+            topic.state,
+            tuple(sorted(needs)),
+            tuple(_patch(files, patch, parsed[patch.file]) for patch in own),
+        )
 
 
 def _patch(files: SeriesFiles, patch: Patch, parsed: PatchFile) -> PatchStatus:
@@ -128,12 +129,12 @@ def _version_key(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in name.split("."))
 
 
-def _tests(layout: Layout, identity: SeriesIdentity) -> tuple[str, ...]:
+def _tests(build: Path, identity: SeriesIdentity) -> tuple[str, ...]:
     """The last test run's own summary, one line a part."""
     from ci.testing.results import RECORD
 
     try:
-        data = json.loads((layout.build / RECORD).read_bytes())
+        data = json.loads((build / RECORD).read_bytes())
         stale = "" if data["series"] == identity.id else f" (of series {data['series']})"
         return tuple(f"{part['name']}: {part['summary']}{stale}" for part in data["parts"])
     except FileNotFoundError:
@@ -142,42 +143,37 @@ def _tests(layout: Layout, identity: SeriesIdentity) -> tuple[str, ...]:
         return ("the record of the last run cannot be read",)
 
 
-def _wheels(layout: Layout, identity: SeriesIdentity) -> tuple[WheelStatus, ...]:
+def _wheels(dist: Path, identity: SeriesIdentity) -> tuple[WheelStatus, ...]:
     from ci.wheel.verify import WheelFiles, read_identity
 
     found = []
-    for path in sorted(layout.dist.glob("*.whl")):
+    for path in sorted(dist.glob("*.whl")):
         try:
-            carried = read_identity(WheelFiles(path))
+            wheel = read_identity(WheelFiles(path))
         except Fault as fault:
             found.append(WheelStatus(path.name, "", "", False, fault.what))
             continue
-        of = carried.identity.id
-        found.append(WheelStatus(path.name, of, carried.variant.value, of == identity.id))
+        of = wheel.identity.id
+        found.append(WheelStatus(path.name, of, wheel.variant.value, of == identity.id))
     return tuple(found)
 
 
-def _work_tree(layout: Layout, pin: Pin, files: SeriesFiles) -> Iterator[str]:
-    """Where the work tree is, and how it differs from the series as it lies here."""
-    from ci.core.content import show
-    from ci.series.lock import load_lock
-    from ci.worktree.tree import WorkTree, standing
-
+def _work_tree(tree: WorkTree, pin: Pin, files: SeriesFiles, folders: SeriesPaths) -> Iterator[str]:
+    """Where the work tree is, and how it differs from the series on disk."""
     series = None
     try:
-        series = as_locked(pin, files, load_lock(layout))
+        series = as_locked(pin, files, load_lock(folders))
     except Fault as fault:
         yield f"{fault.what}: {fault.todo}"
-    tree = WorkTree(layout.work_tree, layout.store)
     try:
         state = tree.state()
     except Fault as fault:
         yield fault.what
         return
-    stored = (layout.store / "HEAD").is_file()
-    composed = composed_head(layout.store, series) if series and stored else None
+    stored = (tree.store / "HEAD").is_file()
+    composed = composed_head(tree.store, series) if series and stored else None
     if series and state is not None and stored and composed != state.applied:
-        yield "made from another series than the one that lies here: run `nox -s apply`"
+        yield "made from another version of the series: run `nox -s apply`"
     if state is None or state.applied is None:
         yield "not there: `nox -s apply` makes it"
         return

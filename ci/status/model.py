@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -54,7 +54,7 @@ class RollStatus:
 
 @dataclass(frozen=True)
 class WheelStatus:
-    """A wheel in dist/. `matches`: it is of the series as it lies here."""
+    """A wheel in dist/. `matches`: it is of this series."""
 
     file: str
     series: str
@@ -74,8 +74,3 @@ class Status:
     tests: tuple[str, ...]
     wheels: tuple[WheelStatus, ...]
     work_tree: tuple[str, ...]
-
-
-def total(patches: Sequence[PatchStatus], name: str) -> int:
-    """The sum of one number over patches."""
-    return sum(int(getattr(patch, name)) for patch in patches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from ci.status.model import PinStatus, RollStatus, Status, TopicStatus, WheelStatus, total
+from ci.status.model import PinStatus, RollStatus, Status, TopicStatus, WheelStatus
 
 # -- words that both share ------------------------------------------------------
 
@@ -19,8 +19,9 @@ def _age(pin: PinStatus) -> str:
 
 
 def _size(topic: TopicStatus) -> str:
-    added, removed = total(topic.patches, "added"), total(topic.patches, "removed")
-    own, lines = total(topic.patches, "overlay_files"), total(topic.patches, "overlay_lines")
+    added, removed = sum(p.added for p in topic.patches), sum(p.removed for p in topic.patches)
+    own = sum(p.overlay_files for p in topic.patches)
+    lines = sum(p.overlay_lines for p in topic.patches)
     return f"+{added} −{removed} upstream, {own} new files ({lines} lines)"
 
 
@@ -37,13 +38,30 @@ def _roll(roll: RollStatus) -> str:
     return _counts(roll.counts) + (" (of an older series)" if roll.stale else "") + solving
 
 
+def _is_open(roll: RollStatus) -> bool:
+    from ci.roll.verdict import Outcome
+
+    return any(Outcome(what).open for what in roll.counts)
+
+
 def _wheel(wheel: WheelStatus) -> str:
     if wheel.note:
         return wheel.note
     return "this series" if wheel.matches else f"series {wheel.series}, not this one"
 
 
+def _sections(status: Status) -> Iterator[tuple[str, Sequence[tuple[str, bool]]]]:
+    """What follows the topics: each line, and whether somebody has to see to it."""
+    yield "roll", [(f"{roll.target}: {_roll(roll)}", _is_open(roll)) for roll in status.rolls]
+    yield "tests", [(line, False) for line in status.tests]
+    yield "wheels", [(f"{w.file}: {_wheel(w)}", not w.matches) for w in status.wheels]
+    yield "work tree", [(line, False) for line in status.work_tree]
+
+
 # -- text -----------------------------------------------------------------------
+
+_MOST = 12
+"""Lines of one section that a screen shows."""
 
 
 def as_text(status: Status) -> str:
@@ -63,18 +81,11 @@ def _lines(status: Status) -> Iterator[str]:
             own = f"  {patch.overlay_files} new" if patch.overlay_files else ""
             yield f"  {patch.file[:4]} {patch.subject}  +{patch.added} −{patch.removed}{own}"
     yield ""
-    yield from _section("roll", [f"{roll.target}: {_roll(roll)}" for roll in status.rolls])
-    yield from _section("tests", list(status.tests))
-    yield from _section("wheels", [f"{w.file}: {_wheel(w)}" for w in status.wheels])
-    yield from _section("work tree", list(status.work_tree))
-
-
-def _section(name: str, lines: list[str], most: int = 12) -> Iterator[str]:
-    shown = lines[:most] or ["none yet"]
-    for number, line in enumerate(shown):
-        yield f"{name if number == 0 else '':<10} {line}"
-    if len(lines) > most:
-        yield f"{'':<10} … and {len(lines) - most} more"
+    for name, lines in _sections(status):
+        shown = [line for line, _ in lines[:_MOST]] or ["none yet"]
+        shown += [f"… and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        for number, line in enumerate(shown):
+            yield f"{name if number == 0 else '':<10} {line}"
 
 
 # -- HTML -----------------------------------------------------------------------
@@ -86,62 +97,32 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top;
          border-bottom: 1px solid #8884 }
-td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 code { font-size: .92em } .dim { opacity: .65 } .bad { color: #c33; font-weight: 600 }
 """
 
 
 def as_html(status: Status) -> str:
     """One page: no script, nothing loaded from elsewhere."""
-    pin = status.pin
+    pin, series = status.pin, escape(status.series)
     body = [
-        f"<h1>Series <code>{escape(status.series)}</code> on vLLM {escape(pin.version)}</h1>",
+        f"<h1>Series <code>{series}</code> on vLLM {escape(pin.version)}</h1>",
         f"<p><code>{escape(pin.commit[:12])}</code>, {escape(_age(pin))}</p>",
-        *(_topic_html(topic) for topic in status.topics),
-        "<h2>Roll</h2>",
-        _table(
-            ("vLLM", "verdicts"),
-            [(escape(roll.target), _flag(_roll(roll), bad=_open(roll))) for roll in status.rolls],
-        ),
-        "<h2>Wheels</h2>",
-        _table(
-            ("file", "variant", "is of"),
-            [
-                (
-                    f"<code>{escape(w.file)}</code>",
-                    escape(w.variant),
-                    _flag(_wheel(w), bad=not w.matches),
-                )
-                for w in status.wheels
-            ],
-        ),
-        "<h2>Tests</h2>",
-        _list(status.tests),
-        "<h2>Work tree</h2>",
-        _list(status.work_tree),
+        *(_topic(topic) for topic in status.topics),
+        *(_list(name, lines) for name, lines in _sections(status)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Series {escape(status.series)}</title><style>{_STYLE}</style></head>\n<body>"
+        f"<title>Series {series}</title><style>{_STYLE}</style></head>\n<body>"
         + "\n".join(body)
         + "</body></html>\n"
     )
 
 
-def _open(roll: RollStatus) -> bool:
-    from ci.roll.verdict import Outcome
-
-    return any(Outcome(what).open for what in roll.counts)
-
-
-def _flag(text: str, *, bad: bool) -> str:
-    return f'<span class="bad">{escape(text)}</span>' if bad else escape(text)
-
-
-def _topic_html(topic: TopicStatus) -> str:
+def _topic(topic: TopicStatus) -> str:
     link = escape(topic.upstream)
     where = f'<a href="{link}">{link}</a>' if link.startswith("https://") else link
+    needs = f"; needs {escape(', '.join(topic.needs))}" if topic.needs else ""
     rows = [
         (
             f"<code>{escape(p.file[:4])}</code> {escape(p.subject)}",
@@ -151,24 +132,17 @@ def _topic_html(topic: TopicStatus) -> str:
         )
         for p in topic.patches
     ]
-    needs = f"; needs {escape(', '.join(topic.needs))}" if topic.needs else ""
+    head = "".join(f"<th>{word}</th>" for word in ("patch", "lines upstream", "files", "new files"))
+    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return (
         f"<h2>{escape(topic.name)}: {escape(topic.title)}</h2>"
         f'<p class="dim">{escape(topic.state)} {where}{needs}</p>'
-        + _table(("patch", "lines upstream", "files", "new files"), rows)
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table of cells that are HTML already."""
-    if not rows:
-        return '<p class="dim">none yet</p>'
-    head = "".join(f"<th>{escape(word)}</th>" for word in heads)
-    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _list(lines: tuple[str, ...]) -> str:
-    if not lines:
-        return '<p class="dim">none yet</p>'
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+def _list(name: str, lines: Sequence[tuple[str, bool]]) -> str:
+    marks = {True: '<li class="bad">', False: "<li>"}
+    items = "".join(f"{marks[bad]}{escape(line)}</li>" for line, bad in lines)
+    shown = f"<ul>{items}</ul>" if items else '<p class="dim">none yet</p>'
+    return f"<h2>{name.capitalize()}</h2>{shown}"

@@ -225,13 +225,13 @@ def make_environment(paths: TestPaths, source: ComposedSeries, variant: Variant)
         environments.install_wheel(environment, wheel)
         report = check()
     report.raise_for_faults()
-    say(f"installed series {report.carried.identity.id}: every file is the composed tree's")
+    say(f"installed series {report.wheel.identity.id}: every file is the composed tree's")
     return TestEnvironment(paths, source, variant, environment)
 
 
 def _is_installed(environment: Environment, source: ComposedSeries, variant: Variant) -> bool:
     try:
-        carried = verify.read_identity(verify.InstalledFiles(environment.site_packages))
+        wheel = verify.read_identity(verify.InstalledFiles(environment.site_packages))
     except Fault:
         return False
-    return carried == source.wheel(variant)
+    return wheel == source.wheel(variant)

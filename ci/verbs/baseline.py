@@ -33,7 +33,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     with alone(layout.build, "baseline"):
-        source = composed_series(layout)
+        source = composed_series(layout, layout.store)
         env = make_environment(layout.tests, source, Variant.CPU)
         selection = load_selection(layout.tests.upstream)
         groups = [g for g in selection.group if not args.group or g.name in args.group]

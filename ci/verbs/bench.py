@@ -1,7 +1,7 @@
 """`nox -s bench -- NAME`: a benchmark of bench/, in the test environment.
 
 The environment is the tests': the wheel that this series builds, installed and
-verified, with the pinned vLLM laid out beside it. Words that this verb does not
+verified, with the pinned vLLM laid out beside it. Arguments that this verb does not
 know go to the benchmark's script.
 """
 
@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def _arguments(env: TestEnvironment, name: str, out: Path, series: Path) -> list[str]:
-    """What the script has to be told; the user's own arguments stand behind and win."""
+    """What the script has to be told; the user's own arguments come last and win."""
     if name == "bookkeeping":
         trees = ["--pristine", str(env.pristine), "--patched", str(env.environment.site_packages)]
         script = series / "benchmarks" / "benchmark_bookkeeping.py"
@@ -53,7 +53,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     """
     out = (args.out or layout.build / "bench" / args.name).absolute()
     with alone(layout.build, "bench"):
-        source = composed_series(layout)
+        source = composed_series(layout, layout.store)
         env = make_environment(layout.tests, source, Variant.CUDA if gpu_visible() else Variant.CPU)
         series = env.tree_of_tests(source.tree, "series")
         out.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     with alone(layout.build, "build"):
-        source = composed_series(layout)
+        source = composed_series(layout, layout.store)
         for variant in choose(args.variant):
             built = wheel.build(
                 source,

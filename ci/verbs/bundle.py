@@ -31,7 +31,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     if args.record is not None:
         return _record(layout, args.record)
     with alone(layout.build, "bundle"):
-        env = make_environment(layout.tests, composed_series(layout), Variant.CPU)
+        env = make_environment(layout.tests, composed_series(layout, layout.store), Variant.CPU)
         folder = layout.build / "device"
         size = make_bundle(layout.tests, env, folder)
         say(f"{folder.relative_to(layout.root)}: {size / 2**20:.1f} MiB")

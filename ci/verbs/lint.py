@@ -32,7 +32,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
         if args.part != "tooling":
             failed += _form(layout)
         if args.part in (None, "series"):
-            source = composed_series(layout)
+            source = composed_series(layout, layout.store)
             failed += check_tree(layout.build, source.git, source.tree, changed_files(source))
     if failed:
         raise Fault(

@@ -140,7 +140,7 @@ def runner(layout: Layout) -> Runner:
     from ci.testing.environment import make_environment
     from ci.wheel.composed import composed_series
 
-    env = make_environment(layout.tests, composed_series(layout), Variant.CPU)
+    env = make_environment(layout.tests, composed_series(layout, layout.store), Variant.CPU)
     folder = layout.build / "prefixes" / "tree"
     variables = {
         **env.variables([folder, env.support]),

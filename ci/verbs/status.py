@@ -15,6 +15,7 @@ from pathlib import Path
 from ci.core.layout import Layout
 from ci.status import page
 from ci.status.gather import gather
+from ci.worktree.tree import WorkTree
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    status = gather(layout, offline=args.offline)
+    status = gather(
+        layout, WorkTree(layout.work_tree, layout.store), layout.dist, offline=args.offline
+    )
     if args.json:
         json.dump(asdict(status), sys.stdout, indent=1)
         print()

@@ -72,7 +72,7 @@ def _gpu_parts(named: Sequence[str] | None) -> tuple[Part, ...]:
 def _run_parts(layout: Layout, selection: Selection, wanted: Wanted) -> list[Result]:
     env = None
     if set(wanted.parts) - {Part.TOOLING}:
-        source = composed_series(layout)
+        source = composed_series(layout, layout.store)
         variant = Variant.CUDA if wanted.gpu else Variant.CPU
         env = make_environment(layout.tests, source, variant)
     planned = plan(layout.tests, env, selection, wanted)

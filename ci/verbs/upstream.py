@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.core.progress import say
 from ci.core.runlock import alone
-from ci.git.repo import Git, Identity, user_identity
+from ci.git.repo import Identity, user_identity
+from ci.git.store import open_store
 from ci.pinned.fetch import source_word
+from ci.pinned.pin import load_pin
+from ci.roll.target import Targets
 from ci.send.topic import (
-    REPOSITORY,
     Exported,
     check_exported,
+    commands,
     mail,
     make,
     publish,
     range_diff,
     topic_body,
 )
+from ci.series import resolutions
+from ci.series.model import read_files
+from ci.worktree.tree import WorkTree
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -62,68 +66,49 @@ def _signer(layout: Layout) -> Identity:
     return who
 
 
-def commands(layout: Layout, exported: Exported, body: Path, fork: str | None) -> list[str]:
-    """What to run to send it; nothing of it is run here."""
-    where = shlex.quote(str(layout.work_tree.relative_to(layout.root)))
-    lines = []
-    repo = Git(layout.work_tree / ".git")
-    known = repo.attempt("config", "--get", "remote.fork.url").out.decode().strip()
-    if fork and fork != known:
-        verb = "set-url" if known else "add"
-        lines.append(f"git -C {where} remote {verb} fork {shlex.quote(fork)}")
-    elif not known:
-        lines.append(f"git -C {where} remote add fork URL-OF-YOUR-FORK")
-    owner = re.search(r"[:/]([^/:]+)/[^/]+?(?:\.git)?/?$", fork or known)
-    head = f"{owner[1]}:{exported.branch}" if owner else f"YOUR-NAME:{exported.branch}"
-    lines.append(f"git -C {where} push --force-with-lease fork {exported.branch}")
-    lines.append(
-        f"gh pr create --repo {REPOSITORY} --base main --head {head} "
-        f"--title {shlex.quote(exported.topic.title)} "
-        f"--body-file {shlex.quote(str(body.relative_to(layout.root)))}"
-    )
-    return lines
-
-
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     with alone(layout.build, "upstream"):
         who = _signer(layout)
-        store, exported = make(layout, args.topic, args.onto, args.source, who)
-        body = topic_body(layout, store, exported)
-        check_exported(layout, store, exported, thorough=not args.unchecked)
-        before = publish(layout, store, exported)
-        folder = layout.build / "upstream" / exported.topic.name
+        tree = WorkTree(layout.work_tree, layout.store)
+        rolls, pin = layout.build / "roll", load_pin(layout.pin)
+        targets = Targets(rolls, layout.downloads, open_store(layout.store), pin)
+        kept = resolutions.load(layout.patches / "resolutions")
+        files = read_files(layout)
+        exported = make(targets, files, kept, args.topic, args.onto, args.source, who)
+        name = exported.topic.name
+        body = topic_body(exported, layout.patches / "topics" / f"{name}.md")
+        check_exported(exported, layout.build, thorough=not args.unchecked)
+        before = publish(exported, tree)
+        folder = layout.build / "upstream" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "body.md").write_text(body, encoding="utf-8")
-        mails = mail(store, exported, folder)
-        _tell(layout, exported, mails)
-        if before not in (None, exported.head):
-            assert before is not None
-            print(f"\nsince the last export:\n{range_diff(store, exported, before)}")
-        _tell_commands(layout, exported, folder / "body.md", args.fork)
+        mail(exported, folder)
+    _tell(exported, tree, folder, before)
+    if exported.pushable:
+        where = shlex.quote(str(tree.root.relative_to(layout.root)))
+        text = str((folder / "body.md").relative_to(layout.root))
+        print("\nto send it:")
+        for line in commands(exported, tree.repo, where, text, args.fork):
+            print(f"  {line}")
     return 0
 
 
-def _tell(layout: Layout, exported: Exported, mails: Sequence[Path]) -> None:
-    print(f"{exported.branch}: {exported.head[:12]} in {layout.work_tree}")
+def _tell(exported: Exported, tree: WorkTree, folder: Path, before: str | None) -> None:
+    """What was made, and what keeps it from being sent."""
+    print(f"{exported.branch}: {exported.head[:12]} in {tree.root}")
+    needed = [one for one in exported.planned if one.patch.name not in exported.own]
     for one in exported.planned:
-        mark = "  " if one.patch.name in exported.own else "  (needed) "
-        print(f"{mark}{one.parsed.subject}")
-    print(f"mail files and the pull request's text: {mails[0].parent}")
+        print(f"{'  (needed) ' if one in needed else '  '}{one.parsed.subject}")
+    print(f"mail files and the pull request's text: {folder}")
     print("(git am --keep-non-patch keeps the prefixes in their subjects)")
-
-
-def _tell_commands(layout: Layout, exported: Exported, body: Path, fork: str | None) -> None:
-    needed = sum(one.patch.name not in exported.own for one in exported.planned)
+    if before is not None and before != exported.head:
+        print(f"\nsince the last export:\n{range_diff(exported, before)}")
     if needed:
-        say(f"{needed} of its commits belong to topics that it needs: send those first")
+        say(f"{len(needed)} of its commits belong to topics that it needs: send those first")
     if not exported.pushable:
         say(
             "the branch stands on the sdist's files, not on a commit of vLLM: to push it, make it "
             "again with --source CLONE (and --onto main)"
         )
-        return
-    print("\nto send it:")
-    for line in commands(layout, exported, body, fork):
-        print(f"  {line}")

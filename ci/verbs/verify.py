@@ -25,7 +25,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     from ci.pinned.fetch import fetch_artifact
     from ci.wheel.composed import composed_series
 
-    here = composed_series(layout)
+    here = composed_series(layout, layout.store)
     named: list[Path] = args.what or sorted(layout.dist.glob("*.whl"))
     if not named:
         raise Fault("no wheel in dist/", todo="run `nox -s build`, or name a wheel")

@@ -61,16 +61,16 @@ def build(
             wheel does not hold what the composed tree holds.
     """
     refuse_compiled_changes(source.git, source.pin.base_tree, source.tree)
-    carried = source.wheel(variant)
-    tag = archive.tag_of(carried.precompiled.file)
-    target = dist / f"vllm-{carried.version}-{tag}.whl"
+    wheel = source.wheel(variant)
+    tag = archive.tag_of(wheel.precompiled.file)
+    target = dist / f"vllm-{wheel.version}-{tag}.whl"
     # All that decides the wheel's bytes, this code included.
     code = (__file__, identity.__file__, sbom.__file__, archive.__file__)
-    inputs = key_of(carried.version, source.tree, carried.precompiled.sha256, files=map(Path, code))
+    inputs = key_of(wheel.version, source.tree, wheel.precompiled.sha256, files=map(Path, code))
     if is_noted(target, inputs):
         say(f"{target.name} is up to date")
         return target
-    pinned = fetch(carried.precompiled)
+    pinned = fetch(wheel.precompiled)
     python = environment().python
     folder = scratch / variant.value
     if folder.exists():
@@ -79,11 +79,11 @@ def build(
     with step(f"{variant.value}: writing out the composed tree"):
         tree = _lay_out(source, folder / "source")
     with step(f"{variant.value}: vLLM's setup.py, libraries from {pinned.name}"):
-        built = _run_setup(source, carried, tree, pinned, python, folder)
+        built = _run_setup(source, wheel, tree, pinned, python, folder)
     dist.mkdir(exist_ok=True)
     partial = dist / f".{target.name}.part"
     with step(f"{variant.value}: writing the wheel"):
-        _rewrite(source, carried, pinned, built, partial)
+        _rewrite(source, wheel, pinned, built, partial)
     with step(f"{variant.value}: verifying it against the composed tree"):
         files = verify.WheelFiles(partial)
         verify.check(files, source.git, lambda _: pinned, source).raise_for_faults()
@@ -112,7 +112,7 @@ def _lay_out(source: ComposedSeries, folder: Path) -> Path:
 
 def _run_setup(
     source: ComposedSeries,
-    carried: WheelIdentity,
+    wheel: WheelIdentity,
     tree: Path,
     pinned: Path,
     python: Path,
@@ -133,17 +133,17 @@ def _run_setup(
         "SOURCE_DATE_EPOCH": str(source.timestamp),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
-        "VLLM_TARGET_DEVICE": carried.variant.value,
+        "VLLM_TARGET_DEVICE": wheel.variant.value,
         "VLLM_USE_PRECOMPILED": "1",
         "VLLM_PRECOMPILED_WHEEL_LOCATION": str(pinned.absolute()),
-        "VLLM_VERSION_OVERRIDE": carried.version,
+        "VLLM_VERSION_OVERRIDE": wheel.version,
     }
     environments.run(
         [python, "-c", _BACKEND, out],
-        what=f"vLLM's setup.py for {carried.variant.value}",
+        what=f"vLLM's setup.py for {wheel.variant.value}",
         env=env,
         cwd=tree,
-        log=scratch.parent / f"{carried.variant.value}.log",
+        log=scratch.parent / f"{wheel.variant.value}.log",
     )
     wheels = list(out.glob("*.whl"))
     if len(wheels) != 1:
@@ -152,12 +152,12 @@ def _run_setup(
 
 
 def _rewrite(
-    source: ComposedSeries, carried: WheelIdentity, pinned: Path, built: Path, target: Path
+    source: ComposedSeries, wheel: WheelIdentity, pinned: Path, built: Path, target: Path
 ) -> None:
     """Correct the tag, add the identity and the bill of materials, fix the bytes."""
-    with archive.open_wheel(built) as wheel:
-        info = archive.dist_info(wheel)
-        metadata = wheel.read(f"{info}/WHEEL")
+    with archive.open_wheel(built) as opened:
+        info = archive.dist_info(opened)
+        metadata = opened.read(f"{info}/WHEEL")
     archive.rewrite(
         built,
         target,
@@ -165,8 +165,8 @@ def _rewrite(
         timestamp=source.timestamp,
         content={
             f"{info}/WHEEL": archive.with_tag(metadata, archive.tag_of(pinned.name)),
-            f"{info}/{identity.FILE}": carried.as_json(),
-            f"{info}/{sbom.FILE}": sbom.render(carried, source.pin, source.timestamp),
+            f"{info}/{identity.FILE}": wheel.as_json(),
+            f"{info}/{sbom.FILE}": sbom.render(wheel, source.pin, source.timestamp),
         },
         executable={
             path.decode("utf-8", "surrogateescape")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ci.core.errors import Fault
-from ci.core.layout import Layout
 from ci.git.repo import Git
 from ci.pinned.pin import Pin, load_pin
 from ci.pinned.variant import Variant, machine
 from ci.series.lock import load_lock
 from ci.series.model import read_files
+from ci.series.paths import SeriesPaths
 from ci.wheel.identity import SeriesIdentity, WheelIdentity, identify
 from ci.worktree.applied import as_locked, composed_head
 
@@ -43,19 +44,15 @@ class ComposedSeries:
         )
 
 
-def composed_series(layout: Layout) -> ComposedSeries:
+def composed_series(folders: SeriesPaths, store: Path) -> ComposedSeries:
     """What the last apply composed, if the series has not changed since.
 
     Raises:
         Fault: it has changed, or nothing was composed yet.
     """
-    pin = load_pin(layout.pin)
-    files = read_files(layout)
-    series = as_locked(pin, files, load_lock(layout))
-    head = composed_head(layout.store, series)
+    pin, files = load_pin(folders.pin), read_files(folders)
+    head = composed_head(store, as_locked(pin, files, load_lock(folders)))
     if head is None:
-        raise Fault(
-            "the series as it lies here has not been composed", todo="run `nox -s apply` first"
-        )
-    git = Git(layout.store)
+        raise Fault("this series has not been composed yet", todo="run `nox -s apply` first")
+    git = Git(store)
     return ComposedSeries(git, head, git.tree_of(head), pin, identify(pin, files))

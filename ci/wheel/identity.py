@@ -126,18 +126,18 @@ def from_json(content: bytes) -> WheelIdentity:
         patches = tuple(PatchIdentity(**patch) for patch in table["patches"])
         series = SeriesIdentity(pin["version"], pin["commit"], pin["base_tree"], patches)
         precompiled = Artifact(**table["precompiled"])
-        carried = WheelIdentity(series, Variant(table["variant"]), str(table["tree"]), precompiled)
+        wheel = WheelIdentity(series, Variant(table["variant"]), str(table["tree"]), precompiled)
         claimed = (table["series"], table["version"])
         if not is_file_name(precompiled.file):
             raise ValueError
     except (ValueError, KeyError, TypeError):
         raise Fault("the series identity in it is damaged", todo="build the wheel again") from None
-    if claimed != (series.id, carried.version):
+    if claimed != (series.id, wheel.version):
         raise Fault(
             f"it calls itself series {claimed[0]}, but its patches make {series.id}",
             todo="build the wheel again",
         )
-    return carried
+    return wheel
 
 
 def identify(pin: Pin, files: SeriesFiles) -> SeriesIdentity:

@@ -22,21 +22,21 @@ FILE = f"sboms/{project().label}-series.cdx.json"
 _NAMESPACE = uuid.UUID("5f0c1b9e-5a86-5d3c-9f0e-3a1c2f0d7b11")
 
 
-def render(carried: WheelIdentity, pin: Pin, timestamp: int) -> bytes:
+def render(wheel: WheelIdentity, pin: Pin, timestamp: int) -> bytes:
     """The document; the same series gives the same bytes."""
-    series, precompiled = carried.identity, carried.precompiled
+    series, precompiled = wheel.identity, wheel.precompiled
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'{carried.version} {carried.tree}')}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'{wheel.version} {wheel.tree}')}",
         "version": 1,
         "metadata": {
             "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp)),
             "component": {
-                **_package("built-wheel", "vllm", carried.version),
+                **_package("built-wheel", "vllm", wheel.version),
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
                 "properties": _properties(
-                    series=series.id, tree=carried.tree, variant=carried.variant.value
+                    series=series.id, tree=wheel.tree, variant=wheel.variant.value
                 ),
                 "pedigree": {
                     "ancestors": [_pinned(pin)],

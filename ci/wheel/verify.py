@@ -145,14 +145,14 @@ class Report:
 
     Attributes:
         name: of the wheel or installation.
-        carried: the identity in it.
+        wheel: the identity in it.
         origins: how many files came from where.
         faults: one line for each file that is wrong, missing or foreign.
         ours: whether it was held against a checkout of its own series.
     """
 
     name: str
-    carried: WheelIdentity
+    wheel: WheelIdentity
     origins: Mapping[Origin, int]
     faults: tuple[str, ...]
     ours: bool
@@ -166,7 +166,7 @@ class Report:
         if self.faults:
             count = len(self.faults)
             raise Fault(
-                f"{self.name} is not series {self.carried.identity.id}: "
+                f"{self.name} is not series {self.wheel.identity.id}: "
                 f"{count} file{'s differ' if count > 1 else ' differs'} from it",
                 todo="build it again (nox -s build)",
                 details=listed(self.faults),
@@ -174,8 +174,8 @@ class Report:
 
     def lines(self) -> Iterable[str]:
         """The report for a person."""
-        series = self.carried.identity
-        yield f"{self.name}: series {series.id}, {self.carried.variant.value}"
+        series = self.wheel.identity
+        yield f"{self.name}: series {series.id}, {self.wheel.variant.value}"
         yield f"  vLLM {series.vllm}, commit {series.commit}"
         for patch in series.patches:
             yield f"  {patch.file}  sha256 {patch.sha256[:16]}…  {patch.upstream}".rstrip()
@@ -183,8 +183,8 @@ class Report:
             yield f"  {self.origins.get(origin, 0):5d} files {origin.value}"
         if not self.ours:
             yield "  not checked: that these patches make the tree it names, which is"
-            yield f"  {self.carried.tree}, that its libraries are the pin's (they are those of"
-            yield f"  {self.carried.precompiled.file}, which it names), its bill of materials"
+            yield f"  {self.wheel.tree}, that its libraries are the pin's (they are those of"
+            yield f"  {self.wheel.precompiled.file}, which it names), its bill of materials"
 
 
 def read_identity(files: Files) -> WheelIdentity:
@@ -200,37 +200,35 @@ def read_identity(files: Files) -> WheelIdentity:
             todo="it was not built by `nox -s build`",
         )
     try:
-        carried = identity.from_json(content)
+        wheel = identity.from_json(content)
     except Fault as fault:
         raise Fault(f"{files.name}: {fault.what}", todo=fault.todo) from None
-    if f"\nVersion: {carried.version}\n".encode() not in _info(files, "METADATA"):
-        raise Fault(
-            f"{files.name} has another version than {carried.version}", todo="build it again"
-        )
-    return carried
+    if f"\nVersion: {wheel.version}\n".encode() not in _info(files, "METADATA"):
+        raise Fault(f"{files.name} has another version than {wheel.version}", todo="build it again")
+    return wheel
 
 
-def _is_ours(files: Files, carried: WheelIdentity, here: ComposedSeries) -> bool:
+def _is_ours(files: Files, wheel: WheelIdentity, here: ComposedSeries) -> bool:
     """Whether a wheel is of this checkout's series; asked before what it names is fetched.
 
     Raises:
         Fault: it is, but names another tree or other libraries; or its
             libraries are of a project that is not vLLM's.
     """
-    named = carried.precompiled
-    ours = carried.identity.id == here.identity.id
-    own = {w for name, w in here.pin.wheels.items() if name.startswith(carried.variant.value)}
-    projects = sorted({wheel.project for wheel in here.pin.wheels.values()})
+    named = wheel.precompiled
+    ours = wheel.identity.id == here.identity.id
+    own = {w for name, w in here.pin.wheels.items() if name.startswith(wheel.variant.value)}
+    projects = sorted({one.project for one in here.pin.wheels.values()})
     wrong = []
-    if ours and carried.tree != here.tree:
-        wrong.append(f"tree {carried.tree}, where the series makes {here.tree}")
+    if ours and wheel.tree != here.tree:
+        wrong.append(f"tree {wheel.tree}, where the series makes {here.tree}")
     if ours and named not in own:
         wrong.append(f"libraries of {named.file} (sha256 {named.sha256}), not the pin's")
     if named.project not in projects:
         wrong.append(f"libraries of {named.project}, the pin has those of {' and '.join(projects)}")
     if wrong:
         raise Fault(
-            f"{files.name} calls itself series {carried.identity.id}, but names {wrong[0]}",
+            f"{files.name} calls itself series {wheel.identity.id}, but names {wrong[0]}",
             todo="build it again (nox -s build)",
             details=tuple(wrong[1:]),
         )
@@ -254,15 +252,15 @@ def check(
         Fault: there is no identity, it names another tree or other libraries
             than this checkout, or the store lacks its tree.
     """
-    carried = read_identity(files)
-    ours = here is not None and _is_ours(files, carried, here)
-    if git.resolve(f"{carried.tree}^{{tree}}") is None:
+    wheel = read_identity(files)
+    ours = here is not None and _is_ours(files, wheel, here)
+    if git.resolve(f"{wheel.tree}^{{tree}}") is None:
         raise Fault(
-            f"{files.name} is of series {carried.identity.id}, whose tree is not in the store",
+            f"{files.name} is of series {wheel.identity.id}, whose tree is not in the store",
             todo="check out the project at that series and run `nox -s apply`",
         )
-    precompiled = read_record(fetch(carried.precompiled))
-    expected = _Expected.of(files, carried, git, precompiled, here if ours else None)
+    precompiled = read_record(fetch(wheel.precompiled))
+    expected = _Expected.of(files, wheel, git, precompiled, here if ours else None)
     origins: Counter[Origin] = Counter()
     faults = []
     seen: set[str] = set()
@@ -282,7 +280,7 @@ def check(
         for path in sorted(set(precompiled) - seen)
         if path.endswith(".so")
     ]
-    return Report(files.name, carried, origins, tuple(faults), ours)
+    return Report(files.name, wheel, origins, tuple(faults), ours)
 
 
 @dataclass(frozen=True)
@@ -307,18 +305,18 @@ class _Expected:
     def of(
         cls,
         files: Files,
-        carried: WheelIdentity,
+        wheel: WheelIdentity,
         git: Git,
         precompiled: Mapping[str, Entry],
         here: ComposedSeries | None,
     ) -> _Expected:
-        wanted = _package(git, carried.tree)
-        base = carried.identity.base_tree
+        wanted = _package(git, wheel.tree)
+        base = wheel.identity.base_tree
         known = git.resolve(f"{base}^{{tree}}") is not None
         dropped = frozenset(_package(git, base) if known else ()) - wanted.keys()
-        rendered = {f"{files.info}/{identity.FILE}": carried.as_json()}
+        rendered = {f"{files.info}/{identity.FILE}": wheel.as_json()}
         if here is not None:
-            bill = sbom.render(carried, here.pin, here.timestamp)
+            bill = sbom.render(wheel, here.pin, here.timestamp)
             rendered[f"{files.info}/{sbom.FILE}"] = bill
         record = parse_record(_info(files, "RECORD"))
         return cls(f"{files.info}/", record, wanted, dropped, precompiled, rendered)

@@ -53,7 +53,8 @@ from ci.core.layout import Layout
 from ci.pinned.variant import Variant
 from ci.wheel import identity, sbom
 from ci.wheel.composed import composed_series
-series = composed_series(Layout(Path.cwd()))
+layout = Layout(Path.cwd())
+series = composed_series(layout, layout.store)
 wheel = identity.WheelIdentity(
     series.identity, Variant.CPU, series.tree, series.pin.wheels["cpu-x86_64"]
 )

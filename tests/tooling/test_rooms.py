@@ -24,16 +24,7 @@ ROOMS = (
 )
 # Rooms whose functions take what they need (a pin, a folder, a repository), not
 # the layout of the whole checkout.
-NO_LAYOUT: tuple[str, ...] = (
-    "core",
-    "git",
-    "pinned",
-    "series",
-    "env",
-    "worktree",
-    "roll",
-    "testing",
-)
+NO_LAYOUT = ROOMS[: ROOMS.index("verbs")]
 
 
 def _modules() -> dict[str, Path]:

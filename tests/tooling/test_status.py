@@ -130,7 +130,7 @@ def test_a_series_that_is_not_the_work_tree_s(
     other.refresh()
     shutil.rmtree(project.layout.patches)
     shutil.copytree(other.layout.patches, project.layout.patches)
-    said = "made from another series than the one that lies here: run `nox -s apply`"
+    said = "made from another version of the series: run `nox -s apply`"
     assert _of_work_tree(project, capsys) == [said, at]
     project.layout.lock.write_bytes(lock)
     [said, *_] = _of_work_tree(project, capsys)
