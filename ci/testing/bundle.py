@@ -28,7 +28,8 @@ LIMIT = 60 << 20
 PYTHON, MANYLINUX = "3.12", "manylinux_2_28"
 """What the packages are chosen for."""
 
-_MODEL = "models--ngram-tests--tiny-llama"
+_MODEL = "models--*--tiny-llama"
+"""The tests' smallest model, in the cache of models."""
 
 
 def make_bundle(paths: TestPaths, env: TestEnvironment, folder: Path) -> int:
@@ -52,7 +53,8 @@ def make_bundle(paths: TestPaths, env: TestEnvironment, folder: Path) -> int:
             PYTHON,
             MANYLINUX,
         )
-    shutil.copytree(env.models / "hub" / _MODEL, scratch / "models" / "hub" / _MODEL)
+    for model in (env.models / "hub").glob(_MODEL):
+        shutil.copytree(model, scratch / "models" / "hub" / model.name)
     for name in ("tree", "site", "models"):
         _pack(scratch / name, folder / f"{name}.tar.gz", source.timestamp)
     return _weigh(folder)
