@@ -19,7 +19,7 @@ from ci.roll.merging import Merge, merge
 from ci.roll.verdict import Clash, HunkVerdict, Near, Outcome
 from ci.series.diff import FileDiff, Hunk
 from ci.series.hunks import nearest
-from ci.series.locate import Text, binding_scope, locate, places
+from ci.series.locate import Text, binding_scope, locate
 
 _AROUND = 3
 """How many lines above and below a run of changed lines are asked for its place."""
@@ -135,10 +135,10 @@ def _whole(hunk: Hunk, number: int, old: Text, new: Text) -> _Spot | None:
     head = next(n for n, (was, is_) in enumerate(zip_longest(before, after)) if was != is_)
     removes = len(before) > len(after) or any(line[:1] == b"-" for line in hunk.lines)
     mark = min(head, len(before) - 1) if removes else max(head - 1, 0)
-    found = places(before, new.lines)
+    found = new.places(before)
     at = locate(old, start, before, new, mark) if found else None
     there = None
-    if places(after, new.lines):
+    if new.places(after):
         there = locate(patched, start, after, new, max(head - 1, 0))
     if there is not None and len(after) < len(before) and at is not None:
         # What is left by a deletion is there before it, too.
@@ -186,7 +186,7 @@ def _widened(hunk: Hunk, old: Text, patched: Text) -> tuple[int, list[bytes], li
 def _near(lines: list[bytes], text: Text, start: int, end: int) -> bool:
     """Whether lines are in a text so that they overlap a range of it."""
     size = max(len(lines), 1)
-    return any(at < end and at + size > start for at in places(lines, text.lines))
+    return any(at < end and at + size > start for at in text.places(lines))
 
 
 def _several(old: Text, line: int, new: Text, found: Sequence[int], mark: int) -> str:
@@ -257,7 +257,7 @@ def _windows(
                 continue
             wanted = text.lines[start - above : end + below]
             mark = above if lines else max(above - 1, 0)
-            if not places(wanted, other.lines):
+            if not other.places(wanted):
                 break
             if before and _near(wanted, *before):
                 continue

@@ -52,6 +52,20 @@ class Text:
     lines: list[bytes]
 
     @cached_property
+    def _indexes(self) -> dict[bytes, list[int]]:
+        """Where each line is: thousands of searches are made in one file."""
+        found: dict[bytes, list[int]] = {}
+        for index, line in enumerate(self.lines):
+            found.setdefault(line, []).append(index)
+        return found
+
+    def places(self, wanted: list[bytes]) -> list[int]:
+        """As `places`, in these lines."""
+        if not wanted:
+            return places(wanted, self.lines)
+        return [at for at in self._indexes.get(wanted[0], ()) if fits(wanted, self.lines, at)]
+
+    @cached_property
     def _headings(self) -> list[tuple[int, ...]]:
         """For each line the indexes of the headings around it."""
         found: list[tuple[int, ...]] = []
@@ -88,7 +102,7 @@ class Text:
 
     def within(self, scope: Scope, wanted: list[bytes], mark: int) -> list[int]:
         """The places of `wanted` whose line `mark` is in `scope`."""
-        found = places(wanted, self.lines)
+        found = self.places(wanted)
         return [at for at in found if self.scope(at + mark)[: len(scope)] == scope]
 
 
