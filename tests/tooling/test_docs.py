@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ci.core.layout import Layout
 from ci.series.model import load_series
+from tests.tooling.test_rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -37,6 +38,11 @@ def test_architecture_names_every_module_and_no_other() -> None:
         if path.name != "__init__.py"
     }
     assert named == there
+
+
+def test_the_picture_of_the_rooms_shows_all_of_them() -> None:
+    drawn = re.findall(r'middle">(\w+)</text>', (ROOT / "docs" / "rooms.svg").read_text("utf-8"))
+    assert sorted(drawn) == sorted(ROOMS)
 
 
 def test_links_between_documents() -> None:
