@@ -14,6 +14,8 @@ import argparse
 import errno
 import importlib
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -141,6 +143,11 @@ _UNREACHABLE = {
 
 def _as_fault(error: OSError) -> Fault | None:
     """The fault that an operating system error stands for; None for a bug."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        # copytree collects what it could not copy as texts; the first one decides.
+        _, target, why = error.args[0][0]
+        number = re.match(r"\[Errno (\d+)\]", str(why))
+        return _as_fault(OSError(int(number[1]), str(why), target)) if number else None
     if error.errno in _FIXABLE:
         what, todo = _FIXABLE[error.errno]
         where = f": {_at_fault(error)}" if error.filename else ""

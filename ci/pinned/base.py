@@ -173,19 +173,18 @@ def _check_claims(pin: Pin, found: Sequence[Member]) -> None:
             todo="correct vllm.tag or vllm.version in the pin",
         )
     info = next((file.content for file in found if file.path == "PKG-INFO"), b"")
-    version = re.search(rb"^Version: (\S+)$", info, re.MULTILINE)
-    if version and version[1].decode("utf-8", "replace") != pin.version:
-        raise _other(pin, "version", pin.version, version[1].decode("utf-8", "replace"))
+    named = re.search(rb"^Version: (\S+)$", info, re.MULTILINE)
+    version = named[1].decode("utf-8", "replace") if named else pin.version
     commit = short_commit(found)
-    if not pin.commit.startswith(commit):
-        raise _other(pin, "commit", pin.commit, f"{commit}…")
-
-
-def _other(pin: Pin, key: str, said: str, found: str) -> Fault:
-    return Fault(
-        f"the pin's vllm.{key} is {said}, but {pin.sdist.file} was made from {found}",
-        todo=f"correct vllm.{key} in the pin",
-    )
+    for key, said, made_from, agree in (
+        ("version", pin.version, version, pin.version == version),
+        ("commit", pin.commit, f"{commit}…", pin.commit.startswith(commit)),
+    ):
+        if not agree:
+            raise Fault(
+                f"the pin's vllm.{key} is {said}, but {pin.sdist.file} was made from {made_from}",
+                todo=f"correct vllm.{key} in the pin",
+            )
 
 
 def _from_git(git: Git, pin: Pin, source: str, show: Show) -> Base:

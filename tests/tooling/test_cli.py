@@ -134,6 +134,31 @@ def test_something_else_in_the_place_of_ours(
     assert path in told
 
 
+def test_a_folder_that_could_not_be_copied(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / "from").mkdir()
+    (checkout / "from" / "file").touch()
+
+    def copying(number: int) -> Callable[[Layout, argparse.Namespace], int]:
+        def fail(source: str, target: str) -> None:
+            raise OSError(number, os.strerror(number))
+
+        def act(layout: Layout, args: argparse.Namespace) -> int:
+            shutil.copytree(checkout / "from", checkout / f"to-{number}", copy_function=fail)
+            return 0
+
+        return act
+
+    assert _run(checkout, copying(errno.ENOSPC)) == 1
+    told = capsys.readouterr().err
+    where = checkout / f"to-{errno.ENOSPC}" / "file"
+    assert told.startswith(f"error: no space left on the disk: {where}: free some space")
+    assert told.count("\n") == 1
+    with pytest.raises(shutil.Error):
+        _run(checkout, copying(errno.EINVAL))
+
+
 def test_a_wheel_below_a_file(checkout: Path) -> None:
     with pytest.raises(Fault, match=r"pin\.toml/x does not exist"):
         open_files(checkout / "pin.toml" / "x")
