@@ -252,11 +252,6 @@ def own_comments(data: bytes) -> list[str]:
 # --- files --------------------------------------------------------------------
 
 
-def overlay_path(folders: SeriesPaths, path: str) -> bytes:
-    """Where an overlay file lies."""
-    return files.under(folders.overlay, path.encode("utf-8"))
-
-
 def list_files(folder: Path) -> list[str]:
     """Every file below `folder` but the by-products of tools, by its path there, sorted.
 
@@ -312,24 +307,27 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
     return replace(files, patches=patches)
 
 
-def _read_patches(folders: SeriesPaths, series: Series) -> dict[str, bytes]:
-    found = {}
-    for patch in series.patches:
-        try:
-            found[patch.file] = files.read_plain(folders.patches / patch.file)
-        except FileNotFoundError:
+def _check_present(series: Series, present: set[str]) -> None:
+    """See that the files of a series are those that series.toml names.
+
+    Args:
+        present: patches and overlay files, by their paths from the checkout's root.
+    """
+    owners = {f"patches/{patch.file}": "series.toml" for patch in series.patches}
+    owners |= {f"overlay/{path}": patch.file for patch in series.patches for path in patch.overlay}
+    for path, owner in owners.items():
+        if path not in present:
             raise Fault(
-                f"patches/{patch.file} is missing, but series.toml names it",
-                todo=f"restore it (git checkout -- patches/{patch.file}) or take it out there",
-            ) from None
-    stray = sorted(p.name for p in folders.patches.glob("*.patch") if p.name not in found)
+                f"{path} is missing, but {owner} names it",
+                todo=f"restore it (git checkout -- {path}) or take it out of patches/series.toml",
+            )
+    stray = sorted(present - owners.keys())
     if stray:
         raise Fault(
-            f"patches/{stray[0]} is not named in patches/series.toml",
-            todo="add it there or delete it",
-            details=listed([f"patches/{name}" for name in stray[1:]]),
+            f"{stray[0]} is not named in patches/series.toml",
+            todo="add it there (an overlay file to its patch's `overlay`), or delete it",
+            details=listed(stray[1:]),
         )
-    return found
 
 
 def series_paths(folders: SeriesPaths, files: SeriesFiles) -> list[str]:
@@ -350,22 +348,11 @@ def read_files(folders: SeriesPaths, *, settle: bool = False) -> SeriesFiles:
             patch names, or one has merge conflicts.
     """
     series = load_series(folders)
-    patches = _read_patches(folders, series)
-    present = list_files(folders.overlay)
-    owned = {path: patch.file for patch in series.patches for path in patch.overlay}
-    for path, owner in owned.items():
-        if path not in present:
-            raise Fault(
-                f"{owner} names the overlay file {path}, but overlay/{path} is missing",
-                todo="restore it, or take it out of patches/series.toml",
-            )
-    stray = [path for path in present if path not in owned]
-    if stray:
-        raise Fault(
-            f"overlay/{stray[0]} is named by no patch",
-            todo="add it to a patch's `overlay` in patches/series.toml, or delete it",
-            details=listed([f"overlay/{path}" for path in stray[1:]]),
-        )
-    overlay = {path: files.read(overlay_path(folders, path)) for path in present}
+    present = {f"overlay/{path}" for path in list_files(folders.overlay)}
+    present |= {f"patches/{path.name}" for path in folders.patches.glob("*.patch") if path.exists()}
+    _check_present(series, present)
+    patches = {p.file: files.read_plain(folders.patches / p.file) for p in series.patches}
+    named = (path for patch in series.patches for path in patch.overlay)
+    overlay = {path: files.read(files.under(folders.overlay, path.encode())) for path in named}
     found = {path: content for path, content in overlay.items() if content is not None}
     return _settled(SeriesFiles(series, patches, found), settle)

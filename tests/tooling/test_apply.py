@@ -219,7 +219,7 @@ def test_another_context_is_not_canonical(project: Project) -> None:
 
 def test_an_overlay_file_that_no_patch_names(project: Project) -> None:
     (project.layout.overlay / "vllm/stray.py").write_text("x")
-    with pytest.raises(Fault, match=r"overlay/vllm/stray\.py is named by no patch"):
+    with pytest.raises(Fault, match=r"overlay/vllm/stray\.py is not named in"):
         project.apply()
 
 
@@ -232,7 +232,7 @@ def test_what_python_and_linters_drop_is_no_overlay_file(project: Project) -> No
 
 def test_a_missing_overlay_file(project: Project) -> None:
     (project.root / "overlay/vllm/new.py").unlink()
-    with pytest.raises(Fault, match=r"0002-\S+ names the overlay file vllm/new\.py, but"):
+    with pytest.raises(Fault, match=r"overlay/vllm/new\.py is missing, but 0002-\S+ names it"):
         project.apply()
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from ci.core.content import REGULAR, Content
 from ci.core.errors import Fault
+from ci.series import diff as filediff
+from ci.series.hunks import apply_diff
+from ci.series.merged import settled
 from tests.tooling.projects import Project, text
 
 RULES = "/patches/** -text -ident -filter\n/overlay/** -text -ident -filter\n"
@@ -223,3 +229,72 @@ def test_refresh_takes_no_conflicts_into_the_overlay(project: Project) -> None:
     with pytest.raises(Fault, match=r"adds vllm/new\.py, which has merge conflicts"):
         project.refresh()
     assert project.series() == before
+
+
+# -- any two edits -------------------------------------------------------------------
+
+Edits = dict[int, list[bytes]]
+"""Lines of a file by their number, each with those that stand in its place."""
+LINES = [b"line %d\n" % number for number in range(200)]
+
+
+def _with(*edits: Edits) -> bytes:
+    both = {number: new for some in edits for number, new in some.items()}
+    return b"".join(b"".join(both.get(n, [line])) for n, line in enumerate(LINES))
+
+
+def _patch(where: Path, old: bytes, new: bytes) -> bytes:
+    """A file's change as git writes it."""
+    for name, data in (("old", old), ("new", new)):
+        (where / name).write_bytes(data)
+    words = ["git", "diff", "--no-index", "--full-index", "old", "new"]
+    said = subprocess.run(words, cwd=where, check=False, capture_output=True).stdout
+    return said.replace(b"a/old", b"a/f").replace(b"b/new", b"b/f")
+
+
+def _merged(where: Path, ours: bytes, base: bytes, theirs: bytes) -> bytes:
+    for name, data in (("ours", ours), ("base", base), ("theirs", theirs)):
+        (where / name).write_bytes(data)
+    words = ["git", "merge-file", "-p", "ours", "base", "theirs"]
+    return subprocess.run(words, cwd=where, check=False, capture_output=True).stdout
+
+
+def _settled_file(where: Path, first: list[Edits], second: list[Edits]) -> bytes:
+    """The file that two merged patches give.
+
+    Args:
+        first: what the first patch changes: before, in our branch, and in theirs.
+        second: the same of the second patch, which stands on the first.
+    """
+    content = Content(REGULAR, _with())
+    lower = [_patch(where, _with(), _with(one)) for one in first]
+    pairs = zip(first, second, strict=True)
+    upper = [_patch(where, _with(one), _with(one, more)) for one, more in pairs]
+    for base, ours, theirs in (lower, upper):
+        data = settled(_merged(where, ours, base, theirs))
+        (diff,) = filediff.parse(data)
+        after = apply_diff(diff, content, "a patch")
+        assert after is not None
+        content = after
+    return content.data
+
+
+def test_what_settles_is_what_both_have_made(tmp_path: Path) -> None:
+    """Two patches of six hunks each, and each of two people adds to one hunk of either."""
+    chance = random.Random(7)
+    for number in range(25):
+
+        def edit(at: int) -> Edits:
+            return {at: [b"text %d.%d\n" % (number, at)] * chance.randrange(3)}  # noqa: B023
+
+        places = chance.sample(range(5, len(LINES) - 5, 10), 12)
+        lower, upper = [edit(at) for at in places[:6]], [edit(at) for at in places[6:]]
+        ours = edit(places[0] + 1), edit(places[6] + 2)
+        theirs = edit(places[1] + 2), edit(places[7] + 1)
+        first, second = (dict(i for one in some for i in one.items()) for some in (lower, upper))
+        found = _settled_file(
+            tmp_path,
+            [first, {**first, **ours[0]}, {**first, **theirs[0]}],
+            [second, {**second, **ours[1]}, {**second, **theirs[1]}],
+        )
+        assert found == _with(first, second, *ours, *theirs)
