@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ci.core.content import REGULAR, Content
@@ -13,12 +14,12 @@ from ci.roll.attempt import Rolled, roll
 from ci.roll.target import Target, Targets, key_of
 from ci.roll.verdict import as_json
 from ci.series import compose as composing
-from ci.series import resolutions
 from ci.series.base import open_base
 from ci.series.compose import BaseTree
 from ci.series.export import canonicalize
-from ci.series.model import SeriesFiles, Topic, read_files
+from ci.series.model import SeriesFiles, Topic
 from ci.series.paths import SeriesPaths
+from ci.series.resolutions import Resolution
 from ci.series.write import write_series
 
 
@@ -33,23 +34,32 @@ class Tried:
     rolled: Rolled
 
 
-def try_on(folders: SeriesPaths, targets: Targets, name: str, source: str | None) -> Tried:
-    """Try the series that lies in `folders` on a target; the verdicts are kept beside it.
+def try_on(
+    targets: Targets,
+    files: SeriesFiles,
+    resolutions: Sequence[Resolution],
+    name: str,
+    source: str | None,
+) -> Tried:
+    """Try a series, or a part of it, on a target.
 
     Args:
         name, source: as in `Targets.find`.
     """
-    files = read_files(folders)
-    old = open_base(targets.store, targets.downloads, targets.pin)
+    store, pin = targets.store, targets.pin
+    old = open_base(store, targets.downloads, pin)
     target = targets.find(name, source)
-    new = composing.read_base(targets.store, target.commit, target.tree)
-    kept = resolutions.load(folders.patches / "resolutions")
-    rolled = roll(targets.store, old, new, files, (targets.pin.version, name), kept)
-    where = targets.rolls / key_of(name) / "verdicts.json"
-    draft = where.with_suffix(".draft")
-    draft.write_text(json.dumps(as_json(rolled.report), indent=1) + "\n")
-    draft.replace(where)
+    new = composing.read_base(store, target.commit, target.tree)
+    rolled = roll(store, old, new, files, (pin.version, name), resolutions)
     return Tried(targets, files, target, new, rolled)
+
+
+def keep_verdicts(tried: Tried) -> None:
+    """Write the verdicts where `nox -s status` looks for them."""
+    where = tried.targets.rolls / key_of(tried.target.name) / "verdicts.json"
+    draft = where.with_suffix(".draft")
+    draft.write_text(json.dumps(as_json(tried.rolled.report), indent=1) + "\n")
+    draft.replace(where)
 
 
 def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:

@@ -18,8 +18,8 @@ from ci.core.errors import Fault, listed
 from ci.git.repo import Git, Identity
 from ci.git.trees import changes, read_contents
 from ci.pinned.base import Kind, import_base
-from ci.roll.attempt import roll
 from ci.roll.target import Targets
+from ci.roll.tried import try_on
 from ci.send import body as prbody
 from ci.series import compose as composing
 from ci.series.base import open_base
@@ -115,17 +115,15 @@ def _planned(
         return base, tuple(composing.plan(store, base, part)), pushable
     if source is None:
         raise Fault("--onto needs a git source", todo="add --source CLONE")
-    old = open_base(store, targets.downloads, pin)
-    target = targets.find(onto, source)
-    new = composing.read_base(store, target.commit, target.tree)
-    rolled = roll(store, old, new, part, (pin.version, onto), kept)
-    if rolled.report.open:
+    tried = try_on(targets, part, kept, onto, source)
+    still = tried.rolled.report.open
+    if still:
         raise Fault(
             f"{topic} does not fit {onto} as it is",
             todo=f"solve it first: `nox -s roll -- {onto} --source {source}`",
-            details=tuple(f"{p.file}: {p.outcome.value}" for p in rolled.report.open),
+            details=tuple(f"{patch.file}: {patch.outcome.value}" for patch in still),
         )
-    return new, rolled.planned, target.sdist is None
+    return tried.base, tried.rolled.planned, tried.target.sdist is None
 
 
 def _signed(planned: Planned, who: Identity) -> Planned:

@@ -15,8 +15,9 @@ from ci.pinned.fetch import source_word
 from ci.pinned.pin import load_pin
 from ci.roll.conflict_tree import ConflictTree, open_patch
 from ci.roll.target import Targets, key_of, known_targets
-from ci.roll.tried import move, try_on
+from ci.roll.tried import keep_verdicts, move, try_on
 from ci.roll.verdict import as_json, as_text
+from ci.series import resolutions
 from ci.series.model import read_files
 from ci.series.write import changed, recover
 
@@ -87,15 +88,16 @@ def _run(layout: Layout, args: argparse.Namespace) -> int:
     store = open_store(layout.store)
     tree = ConflictTree(rolls / key_of(name), store, f"nox -s roll -- {name}")
     if args.abort:
-        kept = tree.abort()
-        print(f"left the roll to {name}" + (f"; your edits are in {kept}" if kept else ""))
+        aside = tree.abort()
+        print(f"left the roll to {name}" + (f"; your edits are in {aside}" if aside else ""))
         return 0
+    files, solved = read_files(layout), layout.patches / "resolutions"
     if args.go_on:
-        kept = layout.patches / "resolutions"
-        path = tree.take_solved(kept, name, read_files(layout).fingerprint())
+        path = tree.take_solved(solved, name, files.fingerprint())
         say(f"kept how it was solved: {path.relative_to(layout.root)}")
     targets = Targets(rolls, layout.downloads, store, load_pin(layout.pin))
-    tried = try_on(layout, targets, name, args.source)
+    tried = try_on(targets, files, resolutions.load(solved), name, args.source)
+    keep_verdicts(tried)
     if args.accept:
         for line in changed(layout, move(layout, tried, args.commit)):
             say(line)
