@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from ci.core.content import EXECUTABLE, FOLDER, REGULAR, SYMLINK, Content, show
@@ -113,6 +114,16 @@ def remove(root: Path, path: bytes) -> None:
 def is_empty_folder(where: bytes) -> bool:
     """Whether there is a folder with nothing in it."""
     return os.path.isdir(where) and not any(os.scandir(where))
+
+
+def below(root: Path, path: bytes) -> Iterator[bytes]:
+    """The files below a folder of a tree on disk, links unfollowed."""
+    for entry in os.scandir(under(root, path)):
+        inner = path + b"/" + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from below(root, inner)
+        else:
+            yield inner
 
 
 def put(source: Path, where: bytes) -> None:

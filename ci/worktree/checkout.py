@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from ci.core import files
@@ -228,6 +228,14 @@ def _discard(tree: WorkTree, store: Git, state: State, applied: str, head: str) 
     Cut short, it can be done again: what is left then is kept once more.
     """
     seen = tree.look(applied)
+    entries = list_tree(store, head)
+    blocked = [path for path in seen.edited if path in entries and _own_folder(tree, path, ())]
+    if blocked:
+        raise Dirty(
+            f"{tree.root} has a folder where the series has a file",
+            todo="move it away, and run this again",
+            details=listed([show(path) for path in blocked]),
+        )
     moved = [raw for to in {state.updating or head, head} for raw in changes(store, applied, to)]
     old = store.tree_of(applied)
     there = tree.write_tree(old, seen, _in_the_way(tree, store, moved))
@@ -236,8 +244,7 @@ def _discard(tree: WorkTree, store: Git, state: State, applied: str, head: str) 
     index = tree.git_dir / "index"
     held = tree.view(index).run("ls-files", "-z").split(b"\0") if index.exists() else []
     own = {*held} & {*seen.untracked}
-    checkpoint("work tree: backup made")
-    _write(tree, {*(raw.path for raw in moved), *seen.edited, *own}, head)
+    _write(tree, {*(raw.path for raw in moved), *seen.edited, *own}, head, "discard", "discarded")
     return f"what was there is kept as {kept} (`git log --all` shows it)" if kept else None
 
 
@@ -258,7 +265,11 @@ def _in_the_way(tree: WorkTree, store: Git, moved: Sequence[Raw]) -> list[bytes]
     contents = read_contents(store, fresh.values())
     found = []
     for path, entry in fresh.items():
-        if tree.read(path) not in (None, contents[entry]):
+        there = tree.read(path)
+        blocked = there not in (None, contents[entry])
+        if there is not None and there.mode == FOLDER:
+            blocked = _own_folder(tree, path, going)
+        if blocked:
             found.append(path)
         for above in files.folders(path):
             there = tree.read(above)
@@ -267,11 +278,27 @@ def _in_the_way(tree: WorkTree, store: Git, moved: Sequence[Raw]) -> list[bytes]
     return found
 
 
-def _write(tree: WorkTree, paths: Iterable[bytes], head: str) -> None:
+def _own_folder(tree: WorkTree, path: bytes, going: Collection[bytes]) -> bool:
+    """Whether there is a folder at `path` that holds more than files that are to go."""
+    there = tree.read(path)
+    if there is None or there.mode != FOLDER:
+        return False
+    held = list(files.below(tree.root, path))
+    empty = files.is_empty_folder(files.under(tree.root, path))
+    return any(name not in going for name in held) if held else not empty
+
+
+def _write(
+    tree: WorkTree, paths: Iterable[bytes], head: str, what: str = "update", done: str = "moved"
+) -> None:
     """Make these paths what `head` says, whatever lies there; cut short,
-    `finish` does the rest."""
+    `finish` does the rest.
+
+    Args:
+        what, done: what this is called at its checkpoints.
+    """
     tree.repo.run("update-ref", UPDATING, head)
-    checkpoint("work tree: update announced")
+    checkpoint(f"work tree: {what} announced")
     view = tree.ready_index(head)
     entries = list_tree(view, head)
     touched = list(dict.fromkeys(paths))
@@ -280,10 +307,14 @@ def _write(tree: WorkTree, paths: Iterable[bytes], head: str) -> None:
             files.unlink(tree.root, link)
         drop = files.unlink if path in entries else files.remove
         drop(tree.root, path)
+    for path in touched:
+        where = files.under(tree.root, path)
+        if path in entries and files.is_empty_folder(where):
+            Path(os.fsdecode(where)).rmdir()
     checkpoint("work tree: old files dropped")
     feed = b"".join(path + b"\0" for path in touched if path in entries)
     view.run("checkout-index", "-u", "-z", "--stdin", stdin=feed)
-    checkpoint("work tree: files moved")
+    checkpoint(f"work tree: files {done}")
     tree.share_index()
     checkpoint("work tree: index moved")
     tree.set_refs(head)

@@ -504,6 +504,30 @@ def test_a_file_where_a_folder_has_to_be(project: Project) -> None:
     assert project.files()["extra"] == b"mine\n"
 
 
+def test_the_series_makes_a_file_of_a_folder_and_back(project: Project) -> None:
+    before = project.series()
+    folder = project.layout.overlay / "tests"
+    (folder / "test_new.py").rename(project.root / "kept")
+    folder.rmdir()
+    (project.root / "kept").rename(folder)
+    _rewrite(project, "patches/series.toml", '["tests/test_new.py"]', '["tests"]')
+    (project.work / "tests/notes.txt").write_text("mine")
+    with pytest.raises(Dirty, match=r"1 untracked file in .* would be overwritten") as caught:
+        project.apply("--relock")
+    assert caught.value.details == ("tests",)
+    (project.work / "tests/notes.txt").unlink()
+    project.apply("--relock")
+    assert (project.work / "tests").read_bytes() == before["overlay/tests/test_new.py"].data
+    assert project.git("status", "--porcelain") == ""
+    folder.rename(project.root / "kept")
+    folder.mkdir()
+    (project.root / "kept").rename(folder / "test_new.py")
+    _rewrite(project, "patches/series.toml", '["tests"]', '["tests/test_new.py"]')
+    project.apply("--relock")
+    assert project.series() == before
+    assert project.git("status", "--porcelain") == ""
+
+
 def test_other_untracked_files_are_left_alone(project: Project) -> None:
     _another_series(project)
     project.write("notes.txt", text("mine"))
@@ -595,6 +619,23 @@ def test_discard_goes_through_no_link_in_the_place_of_a_folder(
     assert project.git("status", "--porcelain") == ""
     assert "refs/backup/1" in (done.note or "")
     assert project.git("show", "refs/backup/1/files:vllm") == str(elsewhere)
+
+
+def test_a_folder_in_the_place_of_a_file_stops_discard(project: Project) -> None:
+    """Git could only delete it, with what it ignores inside."""
+    project.write("setup.py", None)
+    for name in ("x", "ignored.txt"):
+        project.write(f"setup.py/{name}", text("mine"))
+    before = project.files()
+    with pytest.raises(Dirty, match="has a folder where the series has a file") as caught:
+        project.apply("--discard")
+    assert caught.value.details == ("setup.py",)
+    assert project.files() == before
+    assert not project.git("for-each-ref", "refs/backup")
+    (project.work / "setup.py").rename(project.work / "aside")
+    (project.work / "setup.py").mkdir()
+    assert "refs/backup/1" in (project.apply("--discard").note or "")
+    assert project.git("status", "--porcelain") == "?? aside/"
 
 
 def test_no_edit_is_lost_where_nothing_has_to_move(project: Project) -> None:

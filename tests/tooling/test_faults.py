@@ -331,7 +331,7 @@ def _as_nobody(work: Callable[[], object]) -> bool:
             if os.geteuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
-            sealed._empty_home.cache_clear()
+            sealed._sealed_home.cache_clear()
             work()
             status = 0
         except OSError:
