@@ -162,7 +162,9 @@ def make_scheduler(core: Core, case: Case) -> Any:
             enable_chunked_prefill=True,
         ),
     )
-    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=32, dtype=torch.float32)
+    spec = FullAttentionSpec(
+        block_size=BLOCK_SIZE, num_kv_heads=1, head_size=32, dtype=torch.float32
+    )
     core.find("register_all_kvcache_specs")(config)
     name = "AsyncScheduler" if case.asynchronous else "Scheduler"
     return core.find(name)(
@@ -271,7 +273,9 @@ def _seen(scheduled: Any, outputs: dict[int, Any]) -> tuple[Any, ...]:
     """What leaves the scheduler in a step, as plain values of either tree."""
     cached = scheduled.scheduled_cached_reqs
     emitted = [
-        (o.request_id, o.new_token_ids, o.finish_reason) for e in outputs.values() for o in e.outputs
+        (o.request_id, o.new_token_ids, o.finish_reason)
+        for e in outputs.values()
+        for o in e.outputs
     ]
     return (
         scheduled.num_scheduled_tokens,
@@ -416,7 +420,13 @@ def gains(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     cores = {"pristine": load_core(args.pristine), "patched": load_core(args.patched)}
-    cases = [Case(r, k, a) for a in (False, True) if ("sync", "async")[a] in args.modes for k in DRAFTS for r in args.rows]
+    cases = [
+        Case(r, k, a)
+        for a in (False, True)
+        if ("sync", "async")[a] in args.modes
+        for k in DRAFTS
+        for r in args.rows
+    ]
     steps = []
     for case in cases:
         row = measure_case(cores, case, args.steps)
@@ -458,7 +468,14 @@ def verdicts(steps: list[dict[str, Any]]) -> list[list[str]]:
         return max(found, default=None)
 
     lines = []
-    for drafts, rows, asked in ((0, 256, 50), (0, 1024, 50), (4, 256, 60), (4, 1024, 60), (0, 1, 100), (4, 1, 100)):
+    for drafts, rows, asked in (
+        (0, 256, 50),
+        (0, 1024, 50),
+        (4, 256, 60),
+        (4, 1024, 60),
+        (0, 1, 100),
+        (4, 1, 100),
+    ):
         measured = worst(drafts, rows)
         if measured is not None:
             what = f"{rows} rows, {f'k={drafts}' if drafts else 'no speculation'}"
@@ -470,7 +487,9 @@ def verdicts(steps: list[dict[str, Any]]) -> list[list[str]]:
 def report(results: dict[str, Any]) -> str:
     steps = results["steps"]
     lines = [f"Measured on {results['machine']}.", "", "### Asked and measured", ""]
-    lines += table(["step, of pristine's, sync or async", "at most", "measured", "met"], verdicts(steps))
+    lines += table(
+        ["step, of pristine's, sync or async", "at most", "measured", "met"], verdicts(steps)
+    )
     lines += ["### The scheduler's share of a step (us)", ""]
     lines += table(
         ["mode", "rows", "0.34.0", "series", "of 0.34.0"],
@@ -499,9 +518,25 @@ def report(results: dict[str, Any]) -> str:
     )
     lines += ["### Simulated: a device of fixed speed beside this host", ""]
     lines += table(
-        ["mode", "rows", "device ms", "host, 0.34.0, of a step in sequence", "steps/s, 0.34.0", "series", "gain"],
         [
-            [r["mode"], r["rows"], g["device_ms"], f"{g['share']:.0f} %", g["pristine"], g["patched"], f"{g['gain']:.1f} %"]
+            "mode",
+            "rows",
+            "device ms",
+            "host, 0.34.0, of a step in sequence",
+            "steps/s, 0.34.0",
+            "series",
+            "gain",
+        ],
+        [
+            [
+                r["mode"],
+                r["rows"],
+                g["device_ms"],
+                f"{g['share']:.0f} %",
+                g["pristine"],
+                g["patched"],
+                f"{g['gain']:.1f} %",
+            ]
             for r in steps
             for g in r["gains"]
         ],
