@@ -86,7 +86,7 @@ class Wanted:
     def marks(self) -> tuple[str, ...]:
         """pytest's arguments that leave out what takes long, but not what is named itself."""
         named = any("::" in path for path in self.paths)
-        return () if self.thorough or named else ("-m", "not slow and not slow_test")
+        return () if self.thorough or named else ("-m", "not slow")
 
     @property
     def expression(self) -> str:
@@ -225,7 +225,7 @@ def _overlay_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
     }
     seams = () if wanted.gpu else ("-p", "upstream.seams")
     if tests := wanted.tests_of(files):
-        args = (*_PYTEST, *seams, *wanted.marks, *tests, *wanted.rest)
+        args = (*_PYTEST, *seams, *tests, *wanted.rest)
         yield Job("overlay", env.environment.python, args, folder, variables, vllm=_site(env))
 
 

@@ -127,7 +127,7 @@ def test_a_thorough_run_takes_more_examples(monkeypatch: pytest.MonkeyPatch) -> 
         wanted = replace(ALL, parts=(Part.TOOLING,), thorough=thorough)
         (job,) = planning.plan(paths, None, Selection(()), wanted)
         assert bool(job.env["SERIES_THOROUGH"]) == thorough
-        assert ("not slow and not slow_test" in job.args) != thorough
+        assert ("not slow" in job.args) != thorough
     (job,) = planning.plan(paths, None, Selection(()), replace(wanted, paths=("tests/tooling",)))
     assert "-n" not in job.args
     named = replace(ALL, paths=("tests/tooling/test_a.py::test_slow",))
