@@ -114,7 +114,9 @@ def test_something_else_in_the_place_of_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, what: str
 ) -> None:
     project = Project.make(tmp_path / "project", {"vllm/a.py": text("a")})
-    patch = Patch("0001-x.patch", "all", overlay=("vllm/pipe",) if what == "pipe" else ())
+    patch = Patch(
+        "0001-x.patch", "all", overlay=("vllm/pipe",) if path == "overlay/vllm/pipe" else ()
+    )
     if "0001" in path or "pipe" in path:
         topics = (Topic("all", "Everything"),)
         project.layout.series.write_bytes(dump_series(Series(topics, (patch,))))
