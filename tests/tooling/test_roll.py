@@ -23,6 +23,9 @@ EASY = {**UPSTREAM, "setup.py": edit(UPSTREAM["setup.py"], ("setup line 1\n", "0
 COMMIT = "abcdef123" + "4" * 31
 
 
+_ASK_REPOSITORY = Git.attempt_list
+
+
 @pytest.fixture(autouse=True)
 def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -272,7 +275,7 @@ def test_a_tag_and_a_branch_of_one_name(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(Git, "attempt_list", _ASK_REPOSITORY)
     clone = tmp_path / "upstream"
     put(clone, "setup.py", UPSTREAM["setup.py"])
     commit = ["commit", "-q", "--allow-empty", "-m", "x"]
