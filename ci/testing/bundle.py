@@ -28,8 +28,8 @@ LIMIT = 60 << 20
 PYTHON, MANYLINUX = "3.12", "manylinux_2_28"
 """What the packages are chosen for."""
 
-_MODEL = "models--*--tiny-llama"
-"""The tests' smallest model, in the cache of models."""
+_MODELS = ("models--*--tiny-llama", "models--*--Qwen3-0.6B")
+"""What the engine runs and what the tests of the token buffer name, in the cache of models."""
 
 
 def make_bundle(paths: TestPaths, env: TestEnvironment, folder: Path) -> int:
@@ -53,8 +53,9 @@ def make_bundle(paths: TestPaths, env: TestEnvironment, folder: Path) -> int:
             PYTHON,
             MANYLINUX,
         )
-    for model in (env.models / "hub").glob(_MODEL):
-        shutil.copytree(model, scratch / "models" / "hub" / model.name)
+    for pattern in _MODELS:
+        for model in (env.models / "hub").glob(pattern):
+            shutil.copytree(model, scratch / "models" / "hub" / model.name)
     for name in ("tree", "site", "models"):
         _pack(scratch / name, folder / f"{name}.tar.gz", source.timestamp)
     return _weigh(folder)
