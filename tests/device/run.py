@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import findings
 from findings import FAILED, NOT_RUN, PASSED, finding
 
 HERE = Path(__file__).resolve().parent
@@ -127,8 +126,7 @@ def variables(gpu: bool) -> dict[str, str]:
 
 def run(part: Part, plain: Mapping[str, str]) -> None:
     """One part: its own findings, and one about the whole of it."""
-    env = {**plain, **part.env, "DEVICE_PART": part.name}
-    os.environ["DEVICE_PART"] = part.name
+    env = {**plain, **part.env}
     limit = part.seconds * PATIENCE
     start = time.monotonic()
     log = OUT / f"{part.name}.log"
@@ -188,11 +186,12 @@ def summary(path: Path) -> int:
 
 def main(words: Sequence[str]) -> int:
     gpu = has_gpu()
-    wanted = [part for part in parts(gpu) if not words or part.name in words]
-    unknown = set(words) - {part.name for part in parts(gpu)}
+    known = {part.name: part for part in parts(gpu)}
+    unknown = sorted(set(words) - set(known))
     if unknown:
-        print(f"no part {sorted(unknown)[0]}: choose of {', '.join(p.name for p in parts(gpu))}")
+        print(f"no part {unknown[0]}: choose of {', '.join(known)}")
         return 1
+    wanted = [part for name, part in known.items() if not words or name in words]
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / "findings.jsonl"
     path.unlink(missing_ok=True)
@@ -200,15 +199,15 @@ def main(words: Sequence[str]) -> int:
     os.environ |= {"DEVICE_FINDINGS": str(path), "DEVICE_PART": "start"}
     start = time.monotonic()
     unpack()
-    findings.finding("unpacking", PASSED, time.monotonic() - start)
+    finding("unpacking", PASSED, time.monotonic() - start)
     for part in wanted:
         print(f"… {part.name}", flush=True)
+        os.environ["DEVICE_PART"] = part.name
         missing = lacking(part, gpu)
         if missing:
-            os.environ["DEVICE_PART"] = part.name
             finding("the whole part", NOT_RUN, reason=f"needs {missing}")
         else:
-            run(part, plain)
+            run(part, {**plain, "DEVICE_PART": part.name})
     shutil.rmtree(WORK, ignore_errors=True)
     return summary(path)
 
