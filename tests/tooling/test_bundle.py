@@ -243,6 +243,12 @@ def test_the_same_files_pack_to_the_same_bytes(
 def test_a_bundle_that_weighs_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "large").write_bytes(bytes(3 << 20))
     assert bundle._weigh(tmp_path) == 3 << 20
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same").write_bytes(b"x")
+    assert bundle._weigh(tmp_path) == (3 << 20) + 2
+    shutil.rmtree(tmp_path / "a")
+    shutil.rmtree(tmp_path / "b")
     monkeypatch.setattr(bundle, "LIMIT", 2 << 20)
     with pytest.raises(Fault, match=r"3\.0 MiB, more than 2") as caught:
         bundle._weigh(tmp_path)
