@@ -5,7 +5,7 @@
 """Sessions only: each hands over to `python -m ci VERB`, where the work is done.
 
 Start with `nox -s apply build`, then `nox -s test`. What follows `--` goes to
-the verb; `nox -s VERB -- --help` lists its options.
+the verb; `nox -s VERB -- --help` lists its options, `-- --line NAME` names the line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _ci(session: nox.Session, verb: str) -> None:
 
 @nox.session
 def apply(session: nox.Session) -> None:
-    """Compose the series on the pinned vLLM and check it out at build/vllm."""
+    """Compose the series on the pinned vLLM and check it out at build/LINE/vllm."""
     _ci(session, "apply")
 
 
@@ -74,7 +74,7 @@ def bundle(session: nox.Session) -> None:
 
 @nox.session
 def refresh(session: nox.Session) -> None:
-    """Take edits of build/vllm back into the series."""
+    """Take edits of the work tree back into the series."""
     _ci(session, "refresh")
 
 

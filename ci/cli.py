@@ -43,6 +43,7 @@ class Verb:
         options: adds the verb's options to its parser.
         passes_on: arguments that the parser does not know are meant for another
             program (pytest); `run` finds them in `args.rest`.
+        all_lines: it can be done for every line in turn (`--all-lines`).
     """
 
     name: str
@@ -50,6 +51,7 @@ class Verb:
     run: Callable[[Layout, argparse.Namespace], int]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     passes_on: bool = False
+    all_lines: bool = False
 
     @property
     def command(self) -> str:
@@ -57,7 +59,7 @@ class Verb:
         return f"nox -s {self.name} --"
 
 
-def _module_verb(name: str, help: str, *, passes_on: bool = False) -> Verb:
+def _module_verb(name: str, help: str, *, passes_on: bool = False, all_lines: bool = False) -> Verb:
     """The verb that `options` and `run` of ci/verbs/NAME.py make; imported when it is used."""
 
     def options(parser: argparse.ArgumentParser) -> None:
@@ -67,23 +69,37 @@ def _module_verb(name: str, help: str, *, passes_on: bool = False) -> Verb:
         status: int = importlib.import_module(f"ci.verbs.{name}").run(layout, args)
         return status
 
-    return Verb(name, help, run, options, passes_on)
+    return Verb(name, help, run, options, passes_on, all_lines)
 
 
 # One `Verb` a line, in the order in which a user meets them.
 VERBS: tuple[Verb, ...] = (
-    _module_verb("apply", "compose the series on the pinned vLLM and check it out"),
-    _module_verb("build", "build the composed series as wheels in dist/"),
+    _module_verb("apply", "compose the series on the pinned vLLM and check it out", all_lines=True),
+    _module_verb("build", "build the composed series as wheels in dist/", all_lines=True),
     _module_verb("test", "install the CPU wheel, verify it and run the tests", passes_on=True),
-    _module_verb("lint", "check the tooling, the series and what it changes in vLLM"),
-    _module_verb("verify", "check a wheel or an installed vLLM against its series"),
+    _module_verb(
+        "lint", "check the tooling, the series and what it changes in vLLM", all_lines=True
+    ),
+    _module_verb(
+        "verify",
+        "check a wheel or an installed vLLM against its series",
+        all_lines=True,
+    ),
     _module_verb("baseline", "record upstream's tests on the pristine pin"),
     _module_verb("bench", "run a benchmark in the test environment", passes_on=True),
     _module_verb("bundle", "pack the device checks for a machine with a GPU"),
-    _module_verb("refresh", "take edits of build/vllm into the series"),
+    _module_verb("refresh", "take edits of the work tree into the series"),
     _module_verb("upstream", "make a topic ready to be sent to vLLM"),
-    _module_verb("prefixes", "try every prefix, topic and declared need by itself"),
-    _module_verb("status", "show where everything stands, on one screen"),
+    _module_verb(
+        "prefixes",
+        "try every prefix, topic and declared need by itself",
+        all_lines=True,
+    ),
+    _module_verb(
+        "status",
+        "show where everything stands, on one screen",
+        all_lines=True,
+    ),
     _module_verb("roll", "try the series on another vLLM, and move it there"),
 )
 
@@ -102,6 +118,10 @@ def _parser(verbs: Sequence[Verb], argv: Sequence[str]) -> argparse.ArgumentPars
     for verb in verbs:
         its = below.add_parser(verb.name, prog=verb.command, help=verb.help, description=verb.help)
         if verb.name in argv[:1]:
+            which = its.add_mutually_exclusive_group()
+            which.add_argument("--line", metavar="NAME", help="the line that is meant (also LINE)")
+            if verb.all_lines:
+                which.add_argument("--all-lines", action="store_true", help="every line in turn")
             verb.options(its)
     return parser
 
@@ -177,13 +197,28 @@ def main(argv: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECKO
     def run() -> int:
         verb, args = _parse(argv, verbs)
         # Not at the top: a bare interpreter imports this module before it has the libraries.
-        from ci.core import toml
+        from ci.core import lines
 
-        layout = Layout(root)
-        toml.load(layout.pin)  # nothing can be done without, and a pipe would never end
-        return verb.run(layout, args)
+        if getattr(args, "all_lines", False):
+            return _run_all(verb, args, lines.every(root))
+        args.first_line = True
+        return verb.run(lines.choose(root, args.line), args)
 
     return guarded(run)
+
+
+def _run_all(verb: Verb, args: argparse.Namespace, layouts: Sequence[Layout]) -> int:
+    """Run a verb for every line; one that fails keeps none of the others back."""
+    worst = 0
+    for layout in layouts:
+        print(f"== line {layout.line}", flush=True)
+        # What concerns the checkout as a whole is done once, with the first.
+        args.first_line = layout is layouts[0]
+        status = guarded(lambda at=layout: verb.run(at, args))  # type: ignore[misc]
+        if status == INTERRUPTED:
+            return status
+        worst = max(worst, status)
+    return worst
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -1,4 +1,9 @@
-"""Where everything lies in a checkout of this project."""
+"""Where everything lies in a checkout of this project.
+
+A checkout carries lines. What belongs to one line lies in a folder of its name
+below `patches/`, `overlay/`, `tests/` and `build/`; what the lines share (the
+object store, downloads, wheels, the tooling's environments) lies beside them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,21 @@ from ci.core.testpaths import TestPaths
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths of one checkout; tests point it at small generated projects."""
+    """Paths of one line in one checkout; tests point it at small generated projects."""
 
     root: Path
+    line: str
 
-    @property
-    def pin(self) -> Path:
-        return self.root / "pin.toml"
+    # -- what the line is ----------------------------------------------------------
 
     @property
     def patches(self) -> Path:
-        return self.root / "patches"
+        """The line's pin, series, lock, topic texts and resolutions."""
+        return self.root / "patches" / self.line
+
+    @property
+    def pin(self) -> Path:
+        return self.patches / "pin.toml"
 
     @property
     def series(self) -> Path:
@@ -32,44 +41,56 @@ class Layout:
 
     @property
     def overlay(self) -> Path:
-        return self.root / "overlay"
+        """Files that vLLM does not have, at their paths in vLLM."""
+        return self.root / "overlay" / self.line
+
+    # -- what is made from it --------------------------------------------------------
 
     @property
     def build(self) -> Path:
-        """Everything that the tooling makes and may make again."""
-        return self.root / "build"
-
-    @property
-    def store(self) -> Path:
-        """The tool-owned bare git repository in which the series is composed."""
-        return self.build / "store.git"
+        """Everything that the tooling makes for the line and may make again."""
+        return self.shared / self.line
 
     @property
     def work_tree(self) -> Path:
         """A checkout of the composed head, for people to read and edit."""
         return self.build / "vllm"
 
+    # -- what the lines share ----------------------------------------------------------
+
+    @property
+    def shared(self) -> Path:
+        """What is made once for all lines, and the lock that only one run holds."""
+        return self.root / "build"
+
+    @property
+    def store(self) -> Path:
+        """The tool-owned bare git repository in which every line is composed."""
+        return self.shared / "store.git"
+
     @property
     def downloads(self) -> Path:
         """Verified inputs (sdist, precompiled wheels), by file name."""
-        return self.build / "downloads"
+        return self.shared / "downloads"
 
     @property
     def dist(self) -> Path:
-        """Built wheels."""
+        """Built wheels; a line's carry its version."""
         return self.root / "dist"
 
     @property
     def tests(self) -> TestPaths:
         """Where the tests lie and run."""
-        folder = self.root / "tests"
+        own = self.root / "tests" / self.line
         return TestPaths(
             root=self.root,
-            requirements=folder,
-            support=folder / "support",
-            upstream=folder / "upstream",
-            engine=folder / "engine",
+            requirements=own,
+            support=self.root / "tests" / "support",
+            upstream=own / "upstream",
+            engine=own / "engine",
+            overlay=self.overlay,
             build=self.build,
+            shared=self.shared,
             downloads=self.downloads,
             dist=self.dist,
         )

@@ -16,7 +16,9 @@ class TestPaths:
         support: the packages that tests import beside the wheel.
         upstream: holds selection.toml and baseline.json.
         engine: the engine's tests.
-        build: for what is made; may be deleted at any time.
+        overlay: the series' own files; its tests are those below tests/.
+        build: for what is made for the line; may be deleted at any time.
+        shared: for what is made once for all lines.
         downloads: verified inputs.
         dist: built wheels.
     """
@@ -28,13 +30,20 @@ class TestPaths:
     support: Path
     upstream: Path
     engine: Path
+    overlay: Path
     build: Path
+    shared: Path
     downloads: Path
     dist: Path
 
     @property
     def envs(self) -> Path:
         return self.build / "envs"
+
+    @property
+    def tooling_envs(self) -> Path:
+        """Environments in which no line is installed."""
+        return self.shared / "envs"
 
     @property
     def runs(self) -> Path:

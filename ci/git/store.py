@@ -38,6 +38,14 @@ _SETTINGS = """\
 """
 
 
+def point_at(store: Path, git_dir: Path, objects: str = "") -> None:
+    """Let a repository find the store's objects, by a relative path unless one is given."""
+    objects = objects or os.path.relpath(store / "objects", git_dir / "objects")
+    alternates = git_dir / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(exist_ok=True)
+    alternates.write_bytes(os.fsencode(objects) + b"\n")
+
+
 def repository_over(store: Path, root: Path, branch: str) -> Git:
     """A new repository in the folder `root`, for work on files of the store's trees.
 
@@ -49,13 +57,9 @@ def repository_over(store: Path, root: Path, branch: str) -> Git:
     """
     repo = Git(root / ".git", work_tree=root)
     repo.run("init", "-q", "--template=", f"--initial-branch={branch}", cwd=root)
-    objects = os.path.relpath(store / "objects", repo.git_dir / "objects")
-    for name, data in (
-        ("objects/info/alternates", os.fsencode(objects) + b"\n"),
-        ("info/attributes", ATTRIBUTES),
-    ):
-        (repo.git_dir / name).parent.mkdir(exist_ok=True)
-        (repo.git_dir / name).write_bytes(data)
+    point_at(store, repo.git_dir)
+    (repo.git_dir / "info").mkdir(exist_ok=True)
+    (repo.git_dir / "info" / "attributes").write_bytes(ATTRIBUTES)
     with (repo.git_dir / "config").open("a") as config:
         config.write(_SETTINGS)
     return repo
@@ -67,6 +71,7 @@ def sweep(store: Path, work_tree: Path) -> None:
     ours = work_tree / ".git" / "refs"
     for left in (
         *store.glob("*.lock"),
+        *work_tree.parent.glob("*.index.lock"),
         *store.glob("refs/**/*.lock"),
         *store.glob("objects/pack/tmp_*"),
         *store.glob("fast_import_crash_*"),

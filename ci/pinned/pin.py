@@ -76,8 +76,10 @@ class Pin:
         name = f"{variant}-{machine}"
         if name not in self.wheels:
             raise Fault(
-                f"pin.toml names no precompiled wheel for {name}",
-                todo=f"choose one of {', '.join(sorted(self.wheels))}",
+                f"the pin of vLLM {self.version} names no precompiled wheel for {name}",
+                todo=f"choose one of {', '.join(sorted(self.wheels))}"
+                if self.wheels
+                else "none is known",
             )
         return self.wheels[name]
 
@@ -129,15 +131,16 @@ def load_pin(path: Path) -> Pin:
     Raises:
         Fault: a key is missing, unknown or of the wrong form.
     """
-    read = toml.read(path, _File)
+    name = "/".join(path.parts[-3:])  # patches/LINE/pin.toml
+    read = toml.read(path, _File, name)
     named = {f"wheels.{name}": wheel for name, wheel in read.wheels.items()}
-    for name, table in {"vllm": read.vllm, "sdist": read.sdist, **named}.items():
+    for where, table in {"vllm": read.vllm, "sdist": read.sdist, **named}.items():
         for key, (form, what) in _FORMS.items():
             value = getattr(table, key, None)
             if value is not None and not re.fullmatch(form, value):
                 raise Fault(
-                    f"pin.toml: {name}.{key} should be {what}, is {value!r}",
-                    todo="correct it, or restore the file: git checkout -- pin.toml",
+                    f"{name}: {where}.{key} should be {what}, is {value!r}",
+                    todo=f"correct it, or restore the file: git checkout -- {name}",
                 )
     sdist = asdict(read.sdist)
     generated = sdist.pop("generated")

@@ -81,11 +81,18 @@ def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:
         )
     pin = tried.targets.pin_of(tried.target, commit)
     store = tried.targets.store
-    exported, composed = canonicalize(store, tried.base, tried.rolled.planned, _topics(tried))
+    exported, composed = canonicalize(
+        store, tried.base, tried.rolled.planned, _topics(tried), tried.files.line
+    )
     if not pin.wheels:
         say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
     content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
-    return write_series(folders, exported, composed.lock, {"pin.toml": content})
+    return write_series(
+        folders,
+        exported,
+        composed.lock,
+        {folders.pin.relative_to(folders.root).as_posix(): content},
+    )
 
 
 def _topics(tried: Tried) -> tuple[Topic, ...]:

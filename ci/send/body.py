@@ -1,6 +1,6 @@
-"""The text of a pull request: vLLM's own template, filled from patches/topics.
+"""The text of a pull request: vLLM's own template, filled from a topic's text.
 
-`patches/topics/NAME.md` holds the three sections that the template asks for.
+`topics/NAME.md` beside the series holds the three sections that the template asks for.
 A line `<!-- include: FILE -->` in it stands for a file beside it, so that
 measured tables are kept once, as they were written by the benchmark.
 """
@@ -25,7 +25,7 @@ def sections(path: Path) -> dict[str, str]:
         Fault: the file or an included one is missing, or a section is
             missing, empty or unknown.
     """
-    where = f"patches/topics/{path.name}"
+    where = "/".join(path.parts[-4:])  # from the checkout's root
     if not path.is_file():
         raise Fault(
             f"{where} is missing",

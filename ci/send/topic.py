@@ -224,8 +224,11 @@ def check_exported(exported: Exported, build: Path, *, thorough: bool) -> None:
 # -- publishing ---------------------------------------------------------------
 
 
-def publish(exported: Exported, tree: WorkTree) -> str | None:
+def publish(exported: Exported, tree: WorkTree, line: str) -> str | None:
     """Set the branch in the work tree; the head of the export before, if there is one.
+
+    Args:
+        line: the line that the topic is exported from.
 
     Raises:
         Fault: there is no work tree, the branch is checked out, or has commits
@@ -242,7 +245,8 @@ def publish(exported: Exported, tree: WorkTree) -> str | None:
             todo="git switch series, there",
         )
     now = tree.repo.resolve(ref)
-    before = store.resolve(_PUBLISHED + exported.topic.name)
+    name = f"{line}/{exported.topic.name}"
+    before = store.resolve(_PUBLISHED + name)
     if now not in (None, before, exported.head):
         raise Fault(
             f"{exported.branch} in {tree.root} has commits of yours",
@@ -250,10 +254,10 @@ def publish(exported: Exported, tree: WorkTree) -> str | None:
         )
     tree.share_boundary()
     if before not in (None, exported.head):
-        store.run("update-ref", _PREVIOUS + exported.topic.name, str(before))
-    store.run("update-ref", _PUBLISHED + exported.topic.name, exported.head)
+        store.run("update-ref", _PREVIOUS + name, str(before))
+    store.run("update-ref", _PUBLISHED + name, exported.head)
     tree.repo.run("update-ref", ref, exported.head)
-    return store.resolve(_PREVIOUS + exported.topic.name)
+    return store.resolve(_PREVIOUS + name)
 
 
 def range_diff(exported: Exported, before: str) -> str:

@@ -64,7 +64,7 @@ def check_series(folders: SeriesPaths) -> list[Problem]:
             continue
         parsed.append(one)
         found += [
-            Problem(f"patches/{patch.file}", what)
+            Problem(files.patch_path(patch), what)
             for what in _check_patch(files, index, patch, one)
         ]
     if len(parsed) == len(files.series.patches):
@@ -75,25 +75,29 @@ def check_series(folders: SeriesPaths) -> list[Problem]:
 
 
 def _check_tables(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> Iterator[Problem]:
+    table, lockfile = (
+        p.relative_to(folders.root).as_posix() for p in (folders.series, folders.lock)
+    )
     if folders.series.read_bytes() != dump_series(files.series):
-        yield Problem("patches/series.toml", f"is not in canonical form: {_RELOCK}")
+        yield Problem(table, f"is not in canonical form: {_RELOCK}")
     if folders.lock.read_bytes() != locking.dump_lock(lock):
-        yield Problem("patches/series.lock", f"is not in canonical form: {_RELOCK}")
+        yield Problem(lockfile, f"is not in canonical form: {_RELOCK}")
     used = {patch.topic for patch in files.series.patches}
     for topic in files.series.topics:
         if topic.name not in used and topic.state == "local":
-            yield Problem("patches/series.toml", f"no patch belongs to the topic {topic.name}")
+            yield Problem(table, f"no patch belongs to the topic {topic.name}")
 
 
 def _check_folder(folders: SeriesPaths) -> Iterator[Problem]:
-    known = {"series.toml", "series.lock", "topics", "resolutions"}
+    known = {"pin.toml", "series.toml", "series.lock", "topics", "resolutions"}
     for path in sorted(folders.patches.iterdir()):
         if path.name not in known and path.suffix != ".patch":
-            yield Problem(f"patches/{path.name}", "does not belong here")
+            yield Problem(path.relative_to(folders.root).as_posix(), "does not belong here")
+    solved = folders.patches / "resolutions"
     try:
-        resolutions.load(folders.patches / "resolutions")
+        resolutions.load(solved)
     except Fault as fault:
-        yield Problem("patches/resolutions", str(fault))
+        yield Problem(solved.relative_to(folders.root).as_posix(), str(fault))
 
 
 # --- one patch -----------------------------------------------------------------
@@ -171,7 +175,7 @@ def _check_chain(files: SeriesFiles, lock: Lock, parsed: list[PatchFile]) -> Ite
     """Each patch must be made for what the ones before it give."""
     now: dict[str, str] = {}
     for patch, locked, one in zip(files.series.patches, lock.patches, parsed, strict=True):
-        where = f"patches/{patch.file}"
+        where = files.patch_path(patch)
         touched = {show(diff.path) for diff in one.files}
         for path in sorted(touched ^ {*locked.base}):
             yield Problem(where, f"{path} is in only one of the patch and the lock: {_RELOCK}")
@@ -196,7 +200,7 @@ def _same_id(one: str, other: str) -> bool:
 def _check_overlay(files: SeriesFiles) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for path, content in sorted(files.overlay.items()):
-        where = f"overlay/{path}"
+        where = files.overlay_path(path)
         other = seen.setdefault(path.lower(), path)
         if other != path:
             yield Problem(where, f"differs from {other} only in capitals")

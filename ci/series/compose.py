@@ -25,8 +25,11 @@ from ci.series.message import check_message
 from ci.series.model import Patch, SeriesFiles
 from ci.series.patch import PatchFile
 
-HEAD = "refs/series/head"
-"""The composed series, as the last apply published it."""
+
+def head_ref(version: str) -> str:
+    """The ref of the composed series on a pinned version, as the last apply published it."""
+    return f"refs/series/{version}/head"
+
 
 _STAGED = "refs/series/staged"
 
@@ -107,7 +110,7 @@ def parse_patch(files: SeriesFiles, patch: Patch) -> PatchFile:
     try:
         return patchfile.parse(files.patches[patch.file])
     except Malformed as fault:
-        raise Malformed(f"patches/{patch.file}: {fault.what}", todo=fault.todo) from None
+        raise Malformed(f"{files.patch_path(patch)}: {fault.what}", todo=fault.todo) from None
 
 
 def plan(store: Git, base: BaseTree, files: SeriesFiles) -> list[Planned]:
@@ -135,7 +138,7 @@ def _plan_patch(
     tree: dict[bytes, Content],
 ) -> Planned:
     """One patch; `tree` holds the upstream files in its reach and is brought forward."""
-    name = f"patches/{patch.file}"
+    name = files.patch_path(patch)
     check_message(parsed.message, name)
     changes: dict[bytes, Content | None] = {}
     before: dict[bytes, str] = {}
@@ -149,7 +152,7 @@ def _plan_patch(
         if content is not None:
             tree[diff.path] = content
     for path in patch.overlay:
-        _check_new(base, path, name)
+        _check_new(base, files, path, name)
         changes[path.encode("utf-8")] = files.overlay[path]
     if not changes:
         raise Fault(
@@ -166,13 +169,13 @@ def _not_upstream(files: SeriesFiles, name: str, diff: FileDiff) -> Fault:
     if owner:
         return Fault(
             f"{name} changes {path}, which is an overlay file of {owner}",
-            todo=f"change overlay/{path} itself",
+            todo=f"change {files.overlay_path(path)} itself",
         )
     if diff.is_new:
         return Fault(
-            f"{name} adds {path}: new files live in overlay/, not in patches",
-            todo=f"put it at overlay/{path} and name it in series.toml; or take the patch out, "
-            "`git am` it in build/vllm, and run `nox -s refresh`",
+            f"{name} adds {path}: new files live in overlay/{files.line}/, not in patches",
+            todo=f"put it at {files.overlay_path(path)} and name it in series.toml; or "
+            "take the patch out, `git am` it in the work tree, and run `nox -s refresh`",
         )
     return Fault(
         f"{name} changes {path}, which the pinned vLLM does not have",
@@ -180,11 +183,11 @@ def _not_upstream(files: SeriesFiles, name: str, diff: FileDiff) -> Fault:
     )
 
 
-def _check_new(base: BaseTree, path: str, name: str) -> None:
+def _check_new(base: BaseTree, files: SeriesFiles, path: str, name: str) -> None:
     raw = path.encode("utf-8")
     if raw in base.entries:
         raise Fault(
-            f"overlay/{path} of {name} exists upstream already",
+            f"{files.overlay_path(path)} of {name} exists upstream already",
             todo="change upstream's file with a patch, or give the new file another name",
         )
 
@@ -249,10 +252,10 @@ def compose(
     return Composed(base, commits, Lock(base.tree, locked))
 
 
-def publish(store: Git, composed: Composed) -> None:
-    """Move the series' head, all at once."""
+def publish(store: Git, composed: Composed, version: str) -> None:
+    """Move the head of the series on a pinned version, all at once."""
     checkpoint("publish: before the ref moves")
-    moves = f"update {HEAD} {composed.head}\n"
+    moves = f"update {head_ref(version)} {composed.head}\n"
     if composed.commits:
         moves += f"delete {_STAGED}\n"
     store.run("update-ref", "--stdin", stdin=moves.encode())

@@ -25,6 +25,7 @@ def export(
     planned: Sequence[Planned],
     trees: Sequence[str],
     topics: Sequence[Topic],
+    line: str,
 ) -> SeriesFiles:
     """Write composed patches as a series.
 
@@ -35,6 +36,7 @@ def export(
         git: a repository that holds every tree.
         planned: entries, messages and authors; `file` and `overlay` are worked out anew.
         trees: the base's, and the one after each patch.
+        line: the line that the series is of.
 
     Raises:
         Fault: a patch changes a file that an earlier one added, changes
@@ -72,7 +74,7 @@ def export(
             )
         renamed[one.patch.name] = patch.name
         patches.append(patch)
-    return SeriesFiles(Series(tuple(topics), tuple(patches)), written, overlay)
+    return SeriesFiles(line, Series(tuple(topics), tuple(patches)), written, overlay)
 
 
 def _added(
@@ -114,7 +116,7 @@ def _utf8(path: bytes, name: str) -> str:
 
 
 def canonicalize(
-    store: Git, base: BaseTree, planned: Sequence[Planned], topics: Sequence[Topic]
+    store: Git, base: BaseTree, planned: Sequence[Planned], topics: Sequence[Topic], line: str
 ) -> tuple[SeriesFiles, Composed]:
     """Compose patches, write what came out as a series, and compose that, which
     must give the same trees.
@@ -124,7 +126,7 @@ def canonicalize(
     """
     commits = composing.write(store, base, planned)
     trees = [base.tree, *(commit.tree for commit in commits)]
-    files = export(store, base, planned, trees, topics)
+    files = export(store, base, planned, trees, topics, line)
     composed = composing.compose(store, base, files)
     assert composed.trees == trees, "export and compose disagree"
     return files, composed
@@ -141,13 +143,13 @@ def check_fixed_point(
     Raises:
         Fault: names the first patch that would come back differently.
     """
-    topics = files.series.topics
-    exported = export(store, composed.base, planned, composed.trees, topics)
+    topics, line = files.series.topics, files.line
+    exported = export(store, composed.base, planned, composed.trees, topics, line)
     for ours, theirs in zip(exported.series.patches, files.series.patches, strict=True):
         same = exported.patches[ours.file] == files.patches[theirs.file]
         if ours != theirs or not same:
             what = "its entry in series.toml" if same else "its bytes"
             raise Fault(
-                f"patches/{theirs.file} is not in canonical form ({what})",
+                f"{files.patch_path(theirs)} is not in canonical form ({what})",
                 todo="`nox -s apply -- --relock` writes it so",
             )

@@ -41,7 +41,7 @@ def apply_diff(diff: FileDiff, old: Content | None, patch: str) -> Content | Non
         if after:
             raise DoesNotApply(
                 f"{where}: the patch deletes the file but does not hold all its lines",
-                todo="delete it in build/vllm and run `nox -s refresh`",
+                todo="delete it in the work tree and run `nox -s refresh`",
             )
         return None
     return Content(diff.new_mode, after)
@@ -90,7 +90,7 @@ def _conflict(
         lines_ = ", ".join(str(at + 1) for at in found[:8])
         return DoesNotApply(
             f"{hunk_at} fits in {len(found)} places (lines {lines_}): which is meant is not clear",
-            todo="take it out of the patch, and make the change in build/vllm where you mean it",
+            todo="take it out of the patch, and make the change in the work tree where you mean it",
         )
     return DoesNotApply(
         f"{hunk_at} does not apply",

@@ -1,4 +1,4 @@
-"""patches/series.lock: what the series must be, and what it must give.
+"""series.lock: what the series must be, and what it must give.
 
 It holds the base tree, and for each patch the sha256 of its file, the ids of
 its overlay files, the ids that upstream's files have before the series where
@@ -53,7 +53,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class _LockToml:
-    """The keys of patches/series.lock."""
+    """The keys of series.lock."""
 
     base_tree: str
     patch: tuple[LockedPatch, ...] = ()
@@ -67,12 +67,13 @@ def load_lock(folders: SeriesPaths) -> Lock | None:
     """
     if not folders.lock.exists():
         return None
+    name = folders.lock.relative_to(folders.root).as_posix()
     if has_conflicts(read_plain(folders.lock)):
         raise Fault(
-            "patches/series.lock has merge conflicts",
+            f"{name} has merge conflicts",
             todo="`nox -s apply -- --relock` writes it anew from the merged patches",
         )
-    read = toml.read(folders.lock, _LockToml, "patches/series.lock")
+    read = toml.read(folders.lock, _LockToml, name)
     return Lock(read.base_tree, read.patch)
 
 
@@ -106,24 +107,26 @@ def check_inputs(lock: Lock | None, files: SeriesFiles, base_tree: str) -> None:
     Raises:
         Fault: names the first patch that differs, and how.
     """
+    where = f"patches/{files.line}"
     if lock is None:
         raise Fault(
-            "patches/series.lock is missing",
+            f"{where}/series.lock is missing",
             todo="restore it, or write it anew with `nox -s apply -- --relock`",
         )
     if lock.base_tree != base_tree:
         raise Fault(
-            f"the lock is for the base tree {lock.base_tree}, pin.toml names {base_tree}",
-            todo="restore the one that was changed (`git checkout -- pin.toml "
-            "patches/series.lock`); `nox -s roll` is what moves the series to another vLLM",
+            f"{where}/series.lock is for the base tree {lock.base_tree}, "
+            f"pin.toml names {base_tree}",
+            todo=f"restore the one that was changed (`git checkout -- {where}`); "
+            "`nox -s roll` is what moves the series to another vLLM",
         )
     for index, patch in enumerate(files.series.patches):
         if index >= len(lock.patches):
-            raise Fault(f"patches/{patch.file} is not in the lock", todo=_RELOCK)
+            raise Fault(f"{files.patch_path(patch)} is not in the lock", todo=_RELOCK)
         _check_patch(lock.patches[index], files, index)
     if len(lock.patches) > len(files.series.patches):
         gone = lock.patches[len(files.series.patches)].file
-        raise Fault(f"the lock holds patches/{gone}, the series does not", todo=_RELOCK)
+        raise Fault(f"{where}/series.lock holds {gone}, the series does not", todo=_RELOCK)
 
 
 def _check_patch(locked: LockedPatch, files: SeriesFiles, index: int) -> None:
@@ -133,14 +136,14 @@ def _check_patch(locked: LockedPatch, files: SeriesFiles, index: int) -> None:
     _check_line_ends(locked, files, index)
     if now.sha256 != locked.sha256:
         raise Fault(
-            f"patches/{now.file} differs from the lock",
+            f"{files.patch_path(files.series.patches[index])} differs from the lock",
             todo=_RELOCK,
             details=(f"sha256 expected {locked.sha256}", f"sha256 found    {now.sha256}"),
         )
     for path in sorted({*now.overlay, *locked.overlay}):
         if now.overlay.get(path) != locked.overlay.get(path):
             raise Fault(
-                f"overlay/{path} of {now.file} differs from the lock",
+                f"{files.overlay_path(path)} of {now.file} differs from the lock",
                 todo=_RELOCK,
                 details=(
                     f"expected {locked.overlay.get(path, 'no such file')}",
@@ -159,13 +162,13 @@ def _check_line_ends(locked: LockedPatch, files: SeriesFiles, index: int) -> Non
     data = files.patches[patch.file]
     converted = []
     if locked.sha256 == hashlib.sha256(with_lf(data)).hexdigest() and b"\r\n" in data:
-        converted.append(f"patches/{patch.file}")
+        converted.append(files.patch_path(patch))
     for path in patch.overlay:
         content = files.overlay[path]
         as_locked = Content(content.mode, with_lf(content.data))
         same = locked.overlay.get(path) == f"{as_locked.mode} {as_locked.id}"
         if same and as_locked != content:
-            converted.append(f"overlay/{path}")
+            converted.append(files.overlay_path(path))
     if converted:
         raise Fault(
             f"{converted[0]} has CRLF line ends where the lock has LF: git converted it",

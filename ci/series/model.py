@@ -47,7 +47,7 @@ class Patch:
     """One entry of the series.
 
     Attributes:
-        file: its name in patches/.
+        file: its name beside series.toml.
         overlay: paths that it adds, as in vLLM's tree.
         needs: names of the earlier patches that it does not work without.
         upstream: link to the PR or commit that took it, if any.
@@ -97,11 +97,24 @@ class Series:
 
 @dataclass(frozen=True)
 class SeriesFiles:
-    """The series with the bytes of every file that it consists of."""
+    """The series with the bytes of every file that it consists of.
 
+    Attributes:
+        line: the line that it is of, by which its files are named to a person.
+    """
+
+    line: str
     series: Series
     patches: Mapping[str, bytes]
     overlay: Mapping[str, Content] = field(default_factory=dict)
+
+    def patch_path(self, patch: Patch) -> str:
+        """Where a patch lies, from the checkout's root."""
+        return f"patches/{self.line}/{patch.file}"
+
+    def overlay_path(self, path: str) -> str:
+        """Where an overlay file lies, from the checkout's root."""
+        return f"overlay/{self.line}/{path}"
 
     def digest(self, patch: Patch) -> str:
         """sha256 over one patch: its file and its overlay files."""
@@ -120,16 +133,17 @@ class SeriesFiles:
 # --- series.toml --------------------------------------------------------------
 
 
-def _wrong(where: str, why: str) -> Fault:
-    return Fault(
-        f"patches/series.toml: {where} {why}",
-        todo="correct that entry, or: git checkout -- patches/series.toml",
-    )
+class _WrongEntry(ValueError):
+    """An entry of series.toml that cannot be: where it is, and why."""
+
+
+def _wrong(where: str, why: str) -> _WrongEntry:
+    return _WrongEntry(f"{where} {why}")
 
 
 @dataclass(frozen=True)
 class _SeriesToml:
-    """The tables of patches/series.toml."""
+    """The tables of series.toml."""
 
     topic: tuple[Topic, ...] = ()
     patch: tuple[Patch, ...] = ()
@@ -198,18 +212,24 @@ def _check(series: Series) -> None:
 
 
 def load_series(folders: SeriesPaths) -> Series:
-    """Read patches/series.toml.
+    """Read series.toml.
 
     Raises:
         Fault: it is missing, malformed or contradicts itself.
     """
-    tables = toml.read(folders.series, _SeriesToml, "patches/series.toml")
-    for topic in tables.topic:
-        _check_topic(topic)
-    for patch in tables.patch:
-        _check_patch(patch)
+    name = folders.series.relative_to(folders.root).as_posix()
+    tables = toml.read(folders.series, _SeriesToml, name)
     series = Series(tables.topic, tables.patch)
-    _check(series)
+    try:
+        for topic in series.topics:
+            _check_topic(topic)
+        for patch in series.patches:
+            _check_patch(patch)
+        _check(series)
+    except _WrongEntry as wrong:
+        raise Fault(
+            f"{name}: {wrong}", todo=f"correct that entry, or: git checkout -- {name}"
+        ) from None
     return series
 
 
@@ -229,7 +249,7 @@ def _line(key: str, value: str | tuple[str, ...]) -> str:
 
 
 def dump_series(series: Series) -> bytes:
-    """The canonical text of patches/series.toml."""
+    """The canonical text of series.toml."""
     out = [_HEAD]
     for topic in series.topics:
         out.append("\n[[topic]]\n" + _line("name", topic.name) + _line("title", topic.title))
@@ -288,8 +308,9 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
         Fault: a person has to resolve it, or `settle` was not asked for.
     """
     patches = {name: settled(data) for name, data in files.patches.items()}
-    left = [f"patches/{name}" for name, data in patches.items() if has_conflicts(data)]
-    left += [f"overlay/{path}" for path, c in files.overlay.items() if has_conflicts(c.data)]
+    of = files.series.patches
+    left = [files.patch_path(patch) for patch in of if has_conflicts(patches[patch.file])]
+    left += [files.overlay_path(p) for p, c in files.overlay.items() if has_conflicts(c.data)]
     if left:
         raise Fault(
             f"{left[0]} has merge conflicts",
@@ -298,7 +319,7 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
             details=listed(left[1:]),
         )
     if patches != files.patches and not settle:
-        left = [f"patches/{name}" for name in patches if patches[name] != files.patches[name]]
+        left = [files.patch_path(p) for p in of if patches[p.file] != files.patches[p.file]]
         raise Fault(
             f"{left[0]} has merge conflicts, in ids and line numbers only",
             todo="`nox -s apply -- --relock` settles them",
@@ -307,24 +328,29 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
     return replace(files, patches=patches)
 
 
-def _check_present(series: Series, present: set[str]) -> None:
-    """See that the files of a series are those that series.toml names.
+def _check_present(folders: SeriesPaths, series: Series) -> None:
+    """See that the files of a series are those that series.toml names."""
 
-    Args:
-        present: patches and overlay files, by their paths from the checkout's root.
-    """
-    owners = {f"patches/{patch.file}": "series.toml" for patch in series.patches}
-    owners |= {f"overlay/{path}": patch.file for patch in series.patches for path in patch.overlay}
+    def named(path: Path) -> str:
+        return path.relative_to(folders.root).as_posix()
+
+    table = named(folders.series)
+    overlay = map(folders.overlay.joinpath, list_files(folders.overlay))
+    present = {named(path) for path in folders.patches.glob("*.patch") if path.exists()}
+    present |= {*map(named, overlay)}
+    owners = {named(folders.patches / patch.file): "series.toml" for patch in series.patches}
+    for patch in series.patches:
+        owners |= {named(folders.overlay / path): patch.file for path in patch.overlay}
     for path, owner in owners.items():
         if path not in present:
             raise Fault(
                 f"{path} is missing, but {owner} names it",
-                todo=f"restore it (git checkout -- {path}) or take it out of patches/series.toml",
+                todo=f"restore it (git checkout -- {path}) or take it out of {table}",
             )
     stray = sorted(present - owners.keys())
     if stray:
         raise Fault(
-            f"{stray[0]} is not named in patches/series.toml",
+            f"{stray[0]} is not named in {table}",
             todo="add it there (an overlay file to its patch's `overlay`), or delete it",
             details=listed(stray[1:]),
         )
@@ -348,11 +374,9 @@ def read_files(folders: SeriesPaths, *, settle: bool = False) -> SeriesFiles:
             patch names, or one has merge conflicts.
     """
     series = load_series(folders)
-    present = {f"overlay/{path}" for path in list_files(folders.overlay)}
-    present |= {f"patches/{path.name}" for path in folders.patches.glob("*.patch") if path.exists()}
-    _check_present(series, present)
+    _check_present(folders, series)
     patches = {p.file: files.read_plain(folders.patches / p.file) for p in series.patches}
     named = (path for patch in series.patches for path in patch.overlay)
     overlay = {path: files.read(files.under(folders.overlay, path.encode())) for path in named}
     found = {path: content for path, content in overlay.items() if content is not None}
-    return _settled(SeriesFiles(series, patches, found), settle)
+    return _settled(SeriesFiles(folders.line, series, patches, found), settle)

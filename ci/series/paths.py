@@ -14,6 +14,9 @@ class SeriesPaths(Protocol):
         """What the paths of its files are named from."""
 
     @property
+    def line(self) -> str: ...
+
+    @property
     def pin(self) -> Path: ...
 
     @property

@@ -54,6 +54,7 @@ def subset(files: SeriesFiles, patches: Iterable[Patch]) -> SeriesFiles:
         ),
     )
     return SeriesFiles(
+        files.line,
         series,
         {patch.file: files.patches[patch.file] for patch in kept},
         {path: files.overlay[path] for patch in kept for path in patch.overlay},

@@ -132,6 +132,7 @@ def _load(data: bytes) -> tuple[_Side, _Side]:
 def _put(folders: SeriesPaths, where: bytes, content: Content) -> None:
     """Write a file in one step, over the one that is there."""
     draft = folders.build / "swap.draft"
+    draft.parent.mkdir(parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
     on_disk.write_new(os.fsencode(draft), content)
     on_disk.put(draft, where)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ci.core import toml
 from ci.core.errors import Fault
+from ci.core.testpaths import TestPaths
 
 _TAKE_A_VALUE = (
     *("-k", "-m", "-p", "-c", "-o", "-W", "-n", "-r", "--deselect", "--ignore", "--ignore-glob"),
@@ -93,7 +94,7 @@ def narrow(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def split_paths(root: Path, args: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_paths(where: TestPaths, args: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The paths of tests among pytest's arguments, and the other arguments.
 
     A path may be written as from anywhere, with `::test` behind it; an overlay
@@ -102,7 +103,9 @@ def split_paths(root: Path, args: Sequence[str]) -> tuple[tuple[str, ...], tuple
     Raises:
         Fault: there is no such file.
     """
-    paths, rest = [], []
+    root, paths, rest = where.root, [], []
+    vllm = where.build / "vllm"
+    trees = [path.relative_to(root).as_posix() for path in (where.overlay, vllm)]
     for before, word in zip(("", *args), args, strict=False):
         file, _, test = word.partition("::")
         looks_like_one = "/" in file or file.endswith(".py")
@@ -110,10 +113,12 @@ def split_paths(root: Path, args: Sequence[str]) -> tuple[tuple[str, ...], tuple
             rest.append(word)
             continue
         path = Path(os.path.relpath(Path(file).resolve(), root.resolve())).as_posix()
-        for tree in ("overlay", "build/vllm"):
+        for tree in trees:
             path = path.removeprefix(f"{tree}/")
-        places = (root / folder / path for folder in ("", "overlay", "build/vllm"))
+        places = (root / folder / path for folder in ("", *trees))
         if path.startswith("../") or not any(place.exists() for place in places):
-            raise Fault(f"there is no {file} to test", todo="name a file below tests/ or overlay/")
+            raise Fault(
+                f"there is no {file} to test", todo=f"name a file below tests/ or {trees[0]}/"
+            )
         paths.append(f"{path}::{test}" if test else path)
     return tuple(paths), tuple(rest)

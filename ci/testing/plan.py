@@ -42,7 +42,7 @@ CHECKS = (
 """What the tooling's own tests and checks need beside the tooling's libraries."""
 
 
-_TOOLING, _ENGINE = "tests/tooling", "tests/engine"
+_TOOLING = "tests/tooling"
 _ENGINE_LIMIT = 3600.0
 """Seconds that one group of the engine's tests may take."""
 
@@ -54,10 +54,6 @@ class Part(enum.Enum):
     UPSTREAM = "upstream"
     OVERLAY = "overlay"
     ENGINE = "engine"
-
-
-_OWN = {_TOOLING: Part.TOOLING, _ENGINE: Part.ENGINE}
-"""Folders of tests that are not vLLM's."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +123,27 @@ def plan(
     return planned
 
 
-def parts_of(paths: Sequence[str]) -> tuple[Part, ...]:
+def parts_of(where: TestPaths, paths: Sequence[str]) -> tuple[Part, ...]:
     """The parts that may hold one of the paths, all if there are none."""
+    ours = {_TOOLING: Part.TOOLING, _engine(where): Part.ENGINE}
     found: set[Part] = set() if paths else set(Part)
     for path in paths:
-        own = {part for folder, part in _OWN.items() if narrow([folder], [path])}
+        own = {part for folder, part in ours.items() if narrow([folder], [path])}
         found |= own
         if not own or path == "tests":
             found |= {Part.UPSTREAM, Part.OVERLAY}
     return tuple(part for part in Part if part in found)
 
 
+def _engine(where: TestPaths) -> str:
+    return where.engine.relative_to(where.root).as_posix()
+
+
 def checks_environment(paths: TestPaths) -> Environment:
     """What the tooling's tests and checks run in."""
-    return environments.ensure(paths.envs, Recipe("checks", (*bootstrap.requirements(), *CHECKS)))
+    return environments.ensure(
+        paths.tooling_envs, Recipe("checks", (*bootstrap.requirements(), *CHECKS))
+    )
 
 
 def _tooling_jobs(paths: TestPaths, wanted: Wanted) -> Iterator[Job]:
@@ -242,7 +245,7 @@ def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
         project().variable("FIGURES"): str((env.paths.runs / "figures").absolute()),
     }
     # Node ids as a user writes paths, from the checkout's root.
-    settings = ("-c", f"{_ENGINE}/pytest.ini", "--rootdir", ".")
+    settings = ("-c", f"{_engine(env.paths)}/pytest.ini", "--rootdir", ".")
     for name, files in groups.items():
         if tests := wanted.tests_of(files):
             args = ("-q", *settings, "--timeout=900", *wanted.marks, *tests, *wanted.rest)

@@ -21,6 +21,7 @@ from ci.series.lock import load_lock
 from ci.series.model import read_files
 from ci.series.write import changed, recover, write_series
 from ci.worktree import applied
+from ci.worktree.adopt import adopt
 from ci.worktree.applied import Applied, Locked
 from ci.worktree.tree import WorkTree
 
@@ -40,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--discard",
         action="store_true",
-        help="put edits in build/vllm aside, under a backup ref, and start clean",
+        help="put edits in the work tree aside, under a backup ref, and start clean",
     )
 
 
@@ -54,6 +55,7 @@ def apply(
     """
     if recover(layout):
         say("finished a refresh that was cut short")
+    adopt(layout.shared, layout.build, layout.store, layout.line)
     tree = WorkTree(layout.work_tree, layout.store)
     if not (relock or discard or source is not None):
         same = applied.nothing_to_do(tree, _locked(layout))
@@ -95,7 +97,7 @@ def _locked(layout: Layout) -> Locked:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    with alone(layout.build, "apply"):
+    with alone(layout.shared, "apply"):
         done = apply(layout, source=args.source, relock=args.relock, discard=args.discard)
     state = "composed" if done.changed else "nothing to do:"
     print(f"{state} {done.head[:12]} in {layout.work_tree}")

@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    with alone(layout.build, "baseline"):
+    with alone(layout.shared, "baseline"):
         source = composed_series(layout, layout.store)
         env = make_environment(layout.tests, source, Variant.CPU)
         selection = load_selection(layout.tests.upstream)

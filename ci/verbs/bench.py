@@ -52,7 +52,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
         Fault: the benchmark ended badly.
     """
     out = (args.out or layout.build / "bench" / args.name).absolute()
-    with alone(layout.build, "bench"):
+    with alone(layout.shared, "bench"):
         source = composed_series(layout, layout.store)
         env = make_environment(layout.tests, source, Variant.CUDA if gpu_visible() else Variant.CPU)
         series = env.tree_of_tests(source.tree, "series")
@@ -74,6 +74,6 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
 
 def _plot(layout: Layout, out: Path) -> None:
     """Draw the figures, outside of the environment that was measured."""
-    python = environments.ensure(layout.build / "envs", Recipe("plots", _PLOTS)).python
+    python = environments.ensure(layout.shared / "envs", Recipe("plots", _PLOTS)).python
     arguments = [python, layout.root / "bench" / "plot.py", out]
     environments.run(arguments, what="drawing the figures", log=out / "plot.log")

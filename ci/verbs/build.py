@@ -28,7 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    with alone(layout.build, "build"):
+    with alone(layout.shared, "build"):
         source = composed_series(layout, layout.store)
         for variant in choose(args.variant):
             built = wheel.build(

@@ -30,7 +30,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     if args.record is not None:
         return _record(layout, args.record)
-    with alone(layout.build, "bundle"):
+    with alone(layout.shared, "bundle"):
         env = make_environment(layout.tests, composed_series(layout, layout.store), Variant.CPU)
         folder = layout.build / "device"
         size = make_bundle(layout.tests, env, folder)

@@ -26,8 +26,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 0 if every check passed."""
     failed: list[str] = []
-    with alone(layout.build, "lint"):
-        if args.part in (None, "tooling"):
+    with alone(layout.shared, "lint"):
+        if args.part in (None, "tooling") and args.first_line:
             failed += run_checks(tooling_checks(layout))
         if args.part != "tooling":
             failed += _form(layout)

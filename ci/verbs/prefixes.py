@@ -118,7 +118,7 @@ def run_all(trier: Trier, wanted: Sequence[Trial]) -> list[Row]:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 1 if a row is not as it should be."""
-    with alone(layout.build, "prefixes"):
+    with alone(layout.shared, "prefixes"):
         files = read_files(layout)
         store = open_store(layout.store)
         base = open_base(store, layout.downloads, load_pin(layout.pin))

@@ -1,4 +1,4 @@
-"""`nox -s refresh`: edits of build/vllm → the series.
+"""`nox -s refresh`: edits of the work tree → the series.
 
 The new series is worked out whole (see `ci.worktree.rework`) before the first
 file is written, and then written in one step or not at all.
@@ -106,7 +106,7 @@ def _refresh(layout: Layout, asked: Options) -> Refreshed:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     asked = Options(args.to, args.new, args.topic, args.dry_run, args.drop_empty)
-    with alone(layout.build, "refresh"):
+    with alone(layout.shared, "refresh"):
         done = refresh(layout, asked)
     for routed, subject in done.routed:
         where = f"→ {routed.home + 1:04d} {subject}" if routed.home is not None else "→ ?"

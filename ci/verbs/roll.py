@@ -74,7 +74,7 @@ def _which(rolls: Path, name: str | None, *, opened: bool) -> str:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb; its status is 1 while a patch is open."""
-    with alone(layout.build, "roll"):
+    with alone(layout.shared, "roll"):
         if recover(layout):
             say("finished a refresh that was cut short")
         return _run(layout, args)

@@ -46,13 +46,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: 0 if every test that should pass did."""
-    paths, rest = split_paths(layout.root, args.rest)
+    paths, rest = split_paths(layout.tests, args.rest)
     named = [Part(word) for word in args.part or ()] or list(Part)
-    parts = _gpu_parts(args.part) if args.gpu else parts_of(paths)
+    parts = _gpu_parts(args.part) if args.gpu else parts_of(layout.tests, paths)
     parts = tuple(part for part in parts if part in named)
     wanted = Wanted(parts, paths, rest, args.thorough, args.gpu, max(1, args.at_once))
     selection = load_selection(layout.tests.upstream)
-    with alone(layout.build, "test"):
+    with alone(layout.shared, "test"):
         results = _run_parts(layout, selection, wanted)
         if not wanted.partial:
             series = identify(load_pin(layout.pin), read_files(layout)).id

@@ -68,7 +68,7 @@ def _signer(layout: Layout) -> Identity:
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    with alone(layout.build, "upstream"):
+    with alone(layout.shared, "upstream"):
         who = _signer(layout)
         tree = WorkTree(layout.work_tree, layout.store)
         rolls, pin = layout.build / "roll", load_pin(layout.pin)
@@ -79,7 +79,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
         name = exported.topic.name
         body = topic_body(exported, layout.patches / "topics" / f"{name}.md")
         check_exported(exported, layout.build, thorough=not args.unchecked)
-        before = publish(exported, tree)
+        before = publish(exported, tree, layout.line)
         folder = layout.build / "upstream" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from ci.series.model import SeriesFiles
 from ci.worktree import checkout
 from ci.worktree.tree import WorkTree, standing
 
-_RECORD = "2"
+_RECORD = "3"
 """Raised when a record of an older tool must not count."""
 
 
@@ -68,14 +69,24 @@ def as_locked(pin: Pin, files: SeriesFiles, lock: Lock | None) -> Locked:
     return Locked(pin, files, lock)
 
 
+def _record(store: Path) -> dict[str, dict[str, str]]:
+    """For each pinned version what was composed last: the series' key, and its head."""
+    with suppress(OSError, ValueError):
+        record = json.loads((store / "applied.json").read_bytes())
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
 def composed_head(store: Path, series: Locked) -> str | None:
     """The head in the store, if it is what the last apply composed from this series."""
     try:
-        head = json.loads((store / "applied.json").read_bytes())[series.key]
-    except (OSError, ValueError, LookupError, TypeError):
+        head = _record(store)[series.pin.version][series.key]
+    except (LookupError, TypeError):
         return None
     # Its objects have to be there, too.
-    asked = f"{composing.HEAD}\n{composing.HEAD}^{{tree}}\n".encode()
+    ref = composing.head_ref(series.pin.version)
+    asked = f"{ref}\n{ref}^{{tree}}\n".encode()
     seen = Git(store).attempt("cat-file", "--batch-check", stdin=asked)
     rows = [line.split()[:2] for line in seen.out.decode().splitlines()]
     whole = len(rows) == 2 and rows[0] == [head, "commit"] and rows[1][1:] == ["tree"]
@@ -110,10 +121,11 @@ def publish(
     if damaged is not None and damaged.exists():
         look_into(tree.store, damaged)
     store = open_store(tree.store)
-    composing.publish(store, composed)
+    version = series.pin.version
+    composing.publish(store, composed, version)
     note = checkout.update(tree, store, composed.head, discard=discard)
     draft = tree.store / "applied.draft"
-    draft.write_text(json.dumps({series.key: composed.head}))
+    draft.write_text(json.dumps({**_record(tree.store), version: {series.key: composed.head}}))
     checkpoint("apply: before the record")
     draft.replace(tree.store / "applied.json")
     return Applied(composed.head, True, note)
@@ -155,7 +167,7 @@ def relocked(
     store = open_store(tree.store)
     base = open_base(store, downloads, pin, source)
     planned = composing.plan(store, base, files)
-    settled, composed = canonicalize(store, base, planned, files.series.topics)
+    settled, composed = canonicalize(store, base, planned, files.series.topics, files.line)
     lock = pinned_lock(store, downloads, pin, settled, composed)
     if not discard:
         checkout.check(tree, store, composed.head)

@@ -1,4 +1,4 @@
-"""Making build/vllm, and bringing it from one composed head to the next.
+"""Making the work tree, and bringing it from one composed head to the next.
 
 Nothing of the user's is overwritten: an update looks first, and refuses where
 something would be lost, or keeps it under a backup ref where that was asked
@@ -36,6 +36,7 @@ class Dirty(Fault):
 def create(tree: WorkTree, head: str) -> None:
     """Make the work tree aside and put it in place by one rename."""
     build = tree.root.parent
+    build.mkdir(parents=True, exist_ok=True)
     for left in build.glob("vllm.making-*"):
         shutil.rmtree(left)
     making = WorkTree(Path(tempfile.mkdtemp(prefix="vllm.making-", dir=build)), tree.store)

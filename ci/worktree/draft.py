@@ -65,6 +65,7 @@ class Draft:
         versions: for each upstream path that matters, what it is before the
             first patch and after each one.
         overlay: owner and content of each overlay file.
+        line: the line that the series is of.
         routed: what was done so far, and what could not be.
     """
 
@@ -72,6 +73,7 @@ class Draft:
     versions: dict[bytes, list[Content | None]]
     overlay: dict[bytes, tuple[int, Content]]
     base: frozenset[bytes]
+    line: str
     routed: list[Routed] = field(default_factory=list)
 
     @property
@@ -130,7 +132,7 @@ class Draft:
         renames: Renames,
         owners: Mapping[bytes, int],
     ) -> None:
-        name = f"overlay/{show(edit.path)}"
+        name = f"overlay/{self.line}/{show(edit.path)}"
         if edit.new is None:
             if edit.path in self.overlay:
                 self._say(f"{name} (deleted)", self.overlay.pop(edit.path)[0])

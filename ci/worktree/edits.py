@@ -1,4 +1,4 @@
-"""What the user did in build/vllm, taken into a draft of the series.
+"""What the user did in the work tree, taken into a draft of the series.
 
 It is read as steps: each commit, then what is not committed. Commits on top
 of the applied head go to the patch that their title names, or become patches;
@@ -20,7 +20,7 @@ from ci.git.trees import changes, read_contents
 from ci.series.compose import Composed, Planned
 from ci.series.from_git import CommitInfo, read_commits
 from ci.series.message import Message, check_message
-from ci.series.model import Patch, Series
+from ci.series.model import Patch, Series, SeriesFiles
 from ci.series.patch import file_name
 from ci.worktree import rebased
 from ci.worktree.draft import Draft, DraftPatch, Edit
@@ -110,8 +110,8 @@ def _edits(view: Git, old: str, new: str) -> list[Edit]:
     ]
 
 
-def draft_of(planned: Sequence[Planned], composed: Composed, store: Git) -> Draft:
-    """The series as it is."""
+def draft_of(planned: Sequence[Planned], composed: Composed, store: Git, line: str) -> Draft:
+    """The series of a line as it is."""
     base = composed.base.entries
     touched = {p for one in planned for p in one.changes if p in base}
     contents = read_contents(store, [base[path] for path in touched])
@@ -130,7 +130,7 @@ def draft_of(planned: Sequence[Planned], composed: Composed, store: Git) -> Draf
         DraftPatch(one.patch, one.parsed.message, one.parsed.date, one.parsed.author)
         for one in planned
     ]
-    return Draft(patches, versions, overlay, frozenset(base))
+    return Draft(patches, versions, overlay, frozenset(base), line)
 
 
 # --- where it goes ------------------------------------------------------------------
@@ -276,8 +276,8 @@ class _Taking:
             name = known[0]
         if name not in known:
             raise Fault(
-                f"patches/series.toml has no topic {name}" if name else "which topic is not clear",
-                todo="name one with `-- --topic NAME`, or add a [[topic]] to patches/series.toml",
+                f"series.toml has no topic {name}" if name else "which topic is not clear",
+                todo="name one with `-- --topic NAME`, or add a [[topic]] to series.toml",
                 details=tuple(known),
             )
         # Its name is what other patches' `needs` may call it by, until it is written.
@@ -297,14 +297,14 @@ def collect_edits(
     state: State,
     planned: Sequence[Planned],
     composed: Composed,
-    series: Series,
+    files: SeriesFiles,
     options: Options,
 ) -> Taken:
     """Take every step into a draft."""
     view = tree.view()
     commits, anew = _own_commits(tree, state, composed.base.commit)
-    draft = draft_of([] if anew else planned, composed, store)
-    taking = _Taking(draft, view, composed, series, options)
+    draft = draft_of([] if anew else planned, composed, store, files.line)
+    taking = _Taking(draft, view, composed, files.series, options)
     remarks: list[str] = []
     before = composed.tree
     if anew:

@@ -126,7 +126,7 @@ def check_age(store: Git, composed: Composed, commits: Sequence[CommitInfo]) -> 
     old = [c for c in commits if c.id not in now and store.resolve(f"{c.id}^{{commit}}")]
     if old:
         raise Fault(
-            f"the commits in build/vllm stand on an older series ({old[-1].message.subject})",
+            f"the commits in the work tree stand on an older series ({old[-1].message.subject})",
             todo="bring yours over, there: "
             f"`git rebase --onto refs/series/applied {old[-1].id[:12]}`",
         )
@@ -145,7 +145,7 @@ def check_missing(
         lines = [f"not there: {planned[index].parsed.subject}" for index in matched.lost]
         count = f"{len(matched.lost)} of the {len(planned)}"
         raise Fault(
-            f"{count} patches are none of the commits in build/vllm",
+            f"{count} patches are none of the commits in the work tree",
             todo="if they are to go, `nox -s refresh -- --drop-empty`; if not, bring them back "
             "(`git log refs/series/applied` has them, `git cherry-pick ID`), and reword a commit "
             "that was edited too with a refresh in between",
@@ -165,8 +165,8 @@ def check_order(patches: Sequence[Patch]) -> None:
             if need not in names[:number]:
                 raise Fault(
                     f"{patch.name} comes before {need}, which it needs",
-                    todo="keep their order in build/vllm, or take the need out of "
-                    "patches/series.toml and `nox -s apply -- --relock`",
+                    todo="keep their order in the work tree, or take the need out of "
+                    "series.toml and `nox -s apply -- --relock`",
                 )
 
 

@@ -20,7 +20,7 @@ from ci.series import compose as composing
 from ci.series.base import open_base, pinned_lock
 from ci.series.compose import BaseTree, Composed, Planned
 from ci.series.export import canonicalize
-from ci.series.model import SeriesFiles, Topic
+from ci.series.model import SeriesFiles
 from ci.series.patch import PatchFile
 from ci.worktree import checkout
 from ci.worktree.applied import Locked, publish
@@ -61,7 +61,7 @@ def rework(tree: WorkTree, series: Locked, downloads: Path, options: Options) ->
         say("finished a refresh that was cut short")
         publish(tree, series, composed)
     state = _ready(tree, store, composed)
-    taken = collect_edits(store, tree, state, planned, composed, files.series, options)
+    taken = collect_edits(store, tree, state, planned, composed, files, options)
     draft = taken.draft
     reworded = [] if taken.rewritten else _reworded(draft, planned)
     subjects = [one.message.subject for one in draft.patches]
@@ -73,7 +73,7 @@ def rework(tree: WorkTree, series: Locked, downloads: Path, options: Options) ->
         raise _unassigned(draft)
     if draft.unassigned:
         return told
-    new, again = series_of(store, base, draft, files.series.topics, options.drop_empty)
+    new, again = series_of(store, base, draft, files, options.drop_empty)
     if again.tree != taken.tree:
         raise AssertionError("the new series does not give the files of the work tree")
     lock = pinned_lock(store, downloads, series.pin, new, again)
@@ -110,7 +110,7 @@ def _reworded(draft: Draft, planned: Sequence[Planned]) -> list[str]:
 
 def _unassigned(draft: Draft) -> Fault:
     lines = [f"{one.what}: {one.why}" for one in draft.unassigned]
-    many = f"{len(lines)} edits in build/vllm are" if lines[1:] else "1 edit in build/vllm is"
+    many = f"{len(lines)} edits in the work tree are" if lines[1:] else "1 edit in the work tree is"
     return Fault(
         f"{many} unassigned",
         todo='route with `nox -s refresh -- --to NAME` or `-- --new "title"`',
@@ -147,7 +147,8 @@ def _planned(draft: Draft, drop_empty: bool) -> list[Planned]:
 
 
 def series_of(
-    store: Git, base: BaseTree, draft: Draft, topics: Sequence[Topic], drop_empty: bool
+    store: Git, base: BaseTree, draft: Draft, files: SeriesFiles, drop_empty: bool
 ) -> tuple[SeriesFiles, Composed]:
-    """Compose the draft, export it, and compose what was exported."""
-    return canonicalize(store, base, _planned(draft, drop_empty), topics)
+    """Compose the draft of a series, export it, and compose what was exported."""
+    planned = _planned(draft, drop_empty)
+    return canonicalize(store, base, planned, files.series.topics, files.line)

@@ -1,4 +1,4 @@
-"""build/vllm: a checkout of the composed head, for people to read and edit.
+"""The work tree: a checkout of the composed head, for people to read and edit.
 
 It is a repository of its own, with the store behind it, so that whoever edits
 it may use all of git. The tooling never trusts that repository's index,
@@ -86,7 +86,7 @@ class WorkTree:
     Attributes:
         root: the folder.
         store: the repository that its commits were composed in.
-        own_index: in place of the index that is kept with the store.
+        own_index: in place of the index that is kept beside it.
     """
 
     root: Path
@@ -104,8 +104,8 @@ class WorkTree:
 
     @property
     def index(self) -> Path:
-        """The index of our own, kept with the store."""
-        return self.own_index or self.store / "worktree.index"
+        """The index of our own, kept beside the work tree."""
+        return self.own_index or self.root.parent / "worktree.index"
 
     @contextmanager
     def aside(self) -> Iterator[WorkTree]:

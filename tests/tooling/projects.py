@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CLOCK = "1700000000 +0000"
 TAG = "v0.0.1"
 COMMIT = "1" * 40
+LINE = "L"
+"""Not the pinned version, so that neither can stand for the other unnoticed."""
 
 
 def text(*lines: str) -> Content:
@@ -119,7 +121,7 @@ class Project:
                 be made again; without, the base is put into the store itself,
                 and may hold what an sdist cannot (symlinks, odd names).
         """
-        layout = Layout(root)
+        layout = Layout(root, LINE)
         layout.downloads.mkdir(parents=True)
         packed = sdist_of(upstream) if sdist else b""
         (layout.downloads / "vllm-0.0.1.tar.gz").write_bytes(packed)
@@ -143,8 +145,9 @@ class Project:
         if not sdist:
             store.run("update-ref", base_ref(made, Kind.SDIST), "refs/heads/upstream")
             store.run("update-ref", "-d", "refs/heads/upstream")
+        layout.patches.mkdir(parents=True)
         layout.pin.write_text(pin.dump_pin(made))
-        layout.patches.mkdir()
+        (root / "patches" / "lines.toml").write_text(f'default = "{LINE}"\n')
         topic = Topic("all", "Everything")
         layout.series.write_bytes(dump_series(Series((topic,), ())))
         layout.lock.write_bytes(dump_lock(Lock(tree, ())))
@@ -152,7 +155,7 @@ class Project:
 
     def copy(self, root: Path) -> Project:
         shutil.copytree(self.root, root, symlinks=True)
-        return Project(Layout(root))
+        return Project(Layout(root, LINE))
 
     def base(self) -> tuple[Git, BaseTree]:
         """The store, with the pinned base in it."""

@@ -16,9 +16,9 @@ from ci.core.errors import Fault
 from ci.worktree.checkout import Dirty
 from tests.tooling.projects import A3, UPSTREAM, Project, text
 
-BUILD = "patches/0001-Build-Say-six.patch"
-CORE = "patches/0002-Core-Add-a-new-file.patch"
-BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+BUILD = "patches/L/0001-Build-Say-six.patch"
+CORE = "patches/L/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/L/0003-Bugfix-Thirty-and-no-going.patch"
 
 
 def _rewrite(project: Project, path: str, old: str, new: str) -> None:
@@ -92,8 +92,8 @@ def test_another_base_tree_in_the_pin(project: Project) -> None:
 
 
 def test_an_overlay_file_that_differs_is_named(project: Project) -> None:
-    _rewrite(project, "overlay/tests/test_new.py", "True", "False")
-    with pytest.raises(Fault, match=r"overlay/tests/test_new\.py of 0003-\S+ differs"):
+    _rewrite(project, "overlay/L/tests/test_new.py", "True", "False")
+    with pytest.raises(Fault, match=r"overlay/L/tests/test_new\.py of 0003-\S+ differs"):
         project.apply()
 
 
@@ -111,8 +111,8 @@ def test_a_patch_more_or_less_is_named(project: Project) -> None:
     whole = file.read_text()
     file.write_text(whole[: whole.rindex("\n[[patch]]\n")])
     (project.root / BUGFIX).unlink()
-    (project.root / "overlay/tests/test_new.py").unlink()
-    with pytest.raises(Fault, match="the lock holds patches/0003-Bugfix"):
+    (project.root / "overlay/L/tests/test_new.py").unlink()
+    with pytest.raises(Fault, match=r"series\.lock holds 0003-Bugfix"):
         project.apply()
 
 
@@ -150,7 +150,7 @@ def test_merge_conflicts_are_named_and_relock_settles_them(project: Project) -> 
     assert ids is not None
     before = project.series()
     wrong = b"index %s..%s 100644\n" % (b"1" * 40, b"2" * 40)
-    _conflict(project, "patches/series.lock", b"[[patch]]\n", b"[[patch]]\n\n")
+    _conflict(project, "patches/L/series.lock", b"[[patch]]\n", b"[[patch]]\n\n")
     with pytest.raises(
         Fault, match=r"series\.lock has merge conflicts: `nox -s apply -- --relock`"
     ):
@@ -163,7 +163,7 @@ def test_merge_conflicts_are_named_and_relock_settles_them(project: Project) -> 
     assert project.refresh().written == ()
 
 
-@pytest.mark.parametrize("path", ["pin.toml", "patches/series.toml"])
+@pytest.mark.parametrize("path", ["patches/L/pin.toml", "patches/L/series.toml"])
 def test_merge_conflicts_in_toml_are_named(project: Project, path: str) -> None:
     first = (project.root / path).read_bytes().splitlines(keepends=True)[-1]
     _conflict(project, path, first, first)
@@ -219,7 +219,7 @@ def test_another_context_is_not_canonical(project: Project) -> None:
 
 def test_an_overlay_file_that_no_patch_names(project: Project) -> None:
     (project.layout.overlay / "vllm/stray.py").write_text("x")
-    with pytest.raises(Fault, match=r"overlay/vllm/stray\.py is not named in"):
+    with pytest.raises(Fault, match=r"overlay/L/vllm/stray\.py is not named in"):
         project.apply()
 
 
@@ -231,22 +231,22 @@ def test_what_python_and_linters_drop_is_no_overlay_file(project: Project) -> No
 
 
 def test_a_missing_overlay_file(project: Project) -> None:
-    (project.root / "overlay/vllm/new.py").unlink()
-    with pytest.raises(Fault, match=r"overlay/vllm/new\.py is missing, but 0002-\S+ names it"):
+    (project.root / "overlay/L/vllm/new.py").unlink()
+    with pytest.raises(Fault, match=r"overlay/L/vllm/new\.py is missing, but 0002-\S+ names it"):
         project.apply()
 
 
 def test_an_overlay_file_that_upstream_has(project: Project) -> None:
     (project.layout.overlay / "vllm/b.py").write_text("mine")
-    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', '["vllm/new.py", "vllm/b.py"]')
-    with pytest.raises(Fault, match=r"overlay/vllm/b\.py of \S+ exists upstream already"):
+    _rewrite(project, "patches/L/series.toml", '["vllm/new.py"]', '["vllm/new.py", "vllm/b.py"]')
+    with pytest.raises(Fault, match=r"overlay/L/vllm/b\.py of \S+ exists upstream already"):
         project.apply("--relock")
 
 
 def test_an_overlay_file_with_two_owners(project: Project) -> None:
     _rewrite(
         project,
-        "patches/series.toml",
+        "patches/L/series.toml",
         '["tests/test_new.py"]',
         '["tests/test_new.py", "vllm/new.py"]',
     )
@@ -256,16 +256,16 @@ def test_an_overlay_file_with_two_owners(project: Project) -> None:
 
 @pytest.mark.parametrize("path", ["../up.py", "/abs.py", ".git/hooks/x", "a//b", "x/.GIT/y", "."])
 def test_an_overlay_path_that_leaves_the_tree(project: Project, path: str) -> None:
-    _rewrite(project, "patches/series.toml", '"vllm/new.py"', f'"{path}"')
+    _rewrite(project, "patches/L/series.toml", '"vllm/new.py"', f'"{path}"')
     with pytest.raises(Fault, match="which overlay/ cannot hold"):
         project.apply()
 
 
 def test_a_missing_and_a_stray_patch(project: Project) -> None:
-    (project.root / CORE).rename(project.root / "patches/0002-other.patch")
+    (project.root / CORE).rename(project.root / "patches/L/0002-other.patch")
     with pytest.raises(Fault, match="is missing, but"):
         project.apply()
-    shutil.copy(project.root / "patches/0002-other.patch", project.root / CORE)
+    shutil.copy(project.root / "patches/L/0002-other.patch", project.root / CORE)
     with pytest.raises(Fault, match=r"0002-other\.patch is not named"):
         project.apply()
 
@@ -286,7 +286,7 @@ def test_a_missing_and_a_stray_patch(project: Project) -> None:
 def test_a_series_that_contradicts_itself(
     project: Project, old: str, new: str, message: str
 ) -> None:
-    _rewrite(project, "patches/series.toml", old, new)
+    _rewrite(project, "patches/L/series.toml", old, new)
     with pytest.raises(Fault, match=message):
         project.apply()
 
@@ -303,7 +303,7 @@ def _refused(project: Project) -> str:
 def test_conflicting_lines_and_the_nearest_match_are_shown(project: Project) -> None:
     _rewrite(project, BUGFIX, " a line 29\n", " a line twenty-nine\n")
     said = _refused(project)
-    assert "patches/0003-Bugfix-Thirty-and-no-going.patch: vllm/a.py: hunk 1 of 1" in said
+    assert "patches/L/0003-Bugfix-Thirty-and-no-going.patch: vllm/a.py: hunk 1 of 1" in said
     assert "nearest match: line 28, 6 of 7 lines agree" in said
     assert "line 30 expected: a line twenty-nine" in said
     assert "line 30 found:    a line 29" in said
@@ -319,7 +319,7 @@ def test_nothing_like_it(project: Project) -> None:
 def test_a_hunk_that_is_there_already(project: Project) -> None:
     """The same patch twice: the second finds its own result."""
     data = (project.root / BUILD).read_bytes().replace(b"Say six", b"Say it again")
-    (project.root / "patches/0004-Build-Say-it-again.patch").write_bytes(data)
+    (project.root / "patches/L/0004-Build-Say-it-again.patch").write_bytes(data)
     with project.layout.series.open("a") as file:
         file.write('\n[[patch]]\nfile = "0004-Build-Say-it-again.patch"\ntopic = "build"\n')
     assert "upstream may have taken the change" in _refused(project)
@@ -369,7 +369,7 @@ def test_failing_twice_says_the_same(project: Project) -> None:
 
 def _another_series(project: Project) -> None:
     """Move the series on, as a pull would."""
-    _rewrite(project, "overlay/vllm/new.py", "new = 1", "new = 100")
+    _rewrite(project, "overlay/L/vllm/new.py", "new = 1", "new = 100")
     lock = project.layout.lock
     work = project.work.rename(project.work.with_name("aside"))
     project.apply("--relock")
@@ -440,7 +440,7 @@ def test_commits_get_onto_a_changed_series(project: Project) -> None:
 def test_an_edited_file_stops_relock_before_it_writes(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _rewrite(project, "overlay/vllm/new.py", "new = 1", "new = 100")
+    _rewrite(project, "overlay/L/vllm/new.py", "new = 1", "new = 100")
     before = project.series()
     project.write("setup.py", text("mine"))
     with pytest.raises(Dirty, match="1 edited file"):
@@ -449,7 +449,7 @@ def test_an_edited_file_stops_relock_before_it_writes(
     assert "wrote" not in capsys.readouterr().err
     project.git("stash", "-u")
     project.apply("--relock")
-    assert "wrote patches/series.lock" in capsys.readouterr().err
+    assert "wrote patches/L/series.lock" in capsys.readouterr().err
     assert project.series() != before
 
 
@@ -482,7 +482,7 @@ def test_an_edit_that_git_was_told_to_overlook(project: Project) -> None:
 @pytest.mark.parametrize("path", ["vllm/next.py", "ignored.txt"])
 def test_an_untracked_file_in_the_way(project: Project, path: str) -> None:
     (project.layout.overlay / path).write_text("theirs\n")
-    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', f'["{path}", "vllm/new.py"]')
+    _rewrite(project, "patches/L/series.toml", '["vllm/new.py"]', f'["{path}", "vllm/new.py"]')
     project.write(path, text("mine"))
     with pytest.raises(Dirty, match=r"1 untracked file in .* would be overwritten") as caught:
         project.apply("--relock")
@@ -496,7 +496,7 @@ def test_an_untracked_file_in_the_way(project: Project, path: str) -> None:
 def test_a_file_where_a_folder_has_to_be(project: Project) -> None:
     (project.layout.overlay / "extra").mkdir()
     (project.layout.overlay / "extra/x.py").write_text("x\n")
-    _rewrite(project, "patches/series.toml", '["vllm/new.py"]', '["extra/x.py", "vllm/new.py"]')
+    _rewrite(project, "patches/L/series.toml", '["vllm/new.py"]', '["extra/x.py", "vllm/new.py"]')
     project.write("extra", text("mine"))
     with pytest.raises(Dirty) as caught:
         project.apply("--relock")
@@ -510,19 +510,19 @@ def test_the_series_makes_a_file_of_a_folder_and_back(project: Project) -> None:
     (folder / "test_new.py").rename(project.root / "kept")
     folder.rmdir()
     (project.root / "kept").rename(folder)
-    _rewrite(project, "patches/series.toml", '["tests/test_new.py"]', '["tests"]')
+    _rewrite(project, "patches/L/series.toml", '["tests/test_new.py"]', '["tests"]')
     (project.work / "tests/notes.txt").write_text("mine")
     with pytest.raises(Dirty, match=r"1 untracked file in .* would be overwritten") as caught:
         project.apply("--relock")
     assert caught.value.details == ("tests",)
     (project.work / "tests/notes.txt").unlink()
     project.apply("--relock")
-    assert (project.work / "tests").read_bytes() == before["overlay/tests/test_new.py"].data
+    assert (project.work / "tests").read_bytes() == before["overlay/L/tests/test_new.py"].data
     assert project.git("status", "--porcelain") == ""
     folder.rename(project.root / "kept")
     folder.mkdir()
     (project.root / "kept").rename(folder / "test_new.py")
-    _rewrite(project, "patches/series.toml", '["tests"]', '["tests/test_new.py"]')
+    _rewrite(project, "patches/L/series.toml", '["tests"]', '["tests/test_new.py"]')
     project.apply("--relock")
     assert project.series() == before
     assert project.git("status", "--porcelain") == ""
@@ -696,7 +696,7 @@ def test_the_command_line(project: Project) -> None:
     failed = _run(project, "apply")
     assert failed.returncode == 1
     first = failed.stderr.splitlines()[0]
-    assert first.startswith("error: patches/0001-Build-Say-six.patch is missing, but")
+    assert first.startswith("error: patches/L/0001-Build-Say-six.patch is missing, but")
     assert "Traceback" not in failed.stderr
 
 

@@ -18,12 +18,15 @@ from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.series.model import Patch, Series, Topic, dump_series
 from ci.wheel.verify import open_files
-from tests.tooling.projects import Project, text
+from tests.tooling.projects import LINE, Project, text
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    (tmp_path / "pin.toml").write_text("")
+    layout = Layout(tmp_path, LINE)
+    layout.patches.mkdir(parents=True)
+    layout.pin.write_text("")
+    (tmp_path / "patches" / "lines.toml").write_text(f'default = "{LINE}"\n')
     return tmp_path
 
 
@@ -100,14 +103,14 @@ def test_machine_trouble_is_one_line(
         ("build/run.lock", "folder"),
         ("build/run.json", "folder"),
         ("overlay", "file"),
-        ("overlay/vllm/pipe", "pipe"),
-        ("patches/0001-x.patch", "folder"),
-        ("patches/0001-x.patch", "pipe"),
-        ("patches/series.toml", "pipe"),
-        ("patches/series.lock", "folder"),
-        ("pin.toml", "pipe"),
-        ("pin.toml", "folder"),
-        ("pin.toml", "link"),
+        ("overlay/L/vllm/pipe", "pipe"),
+        ("patches/L/0001-x.patch", "folder"),
+        ("patches/L/0001-x.patch", "pipe"),
+        ("patches/L/series.toml", "pipe"),
+        ("patches/L/series.lock", "folder"),
+        ("patches/L/pin.toml", "pipe"),
+        ("patches/L/pin.toml", "folder"),
+        ("patches/L/pin.toml", "link"),
     ],
 )
 def test_something_else_in_the_place_of_ours(
@@ -115,7 +118,7 @@ def test_something_else_in_the_place_of_ours(
 ) -> None:
     project = Project.make(tmp_path / "project", {"vllm/a.py": text("a")})
     patch = Patch(
-        "0001-x.patch", "all", overlay=("vllm/pipe",) if path == "overlay/vllm/pipe" else ()
+        "0001-x.patch", "all", overlay=("vllm/pipe",) if path == "overlay/L/vllm/pipe" else ()
     )
     if "0001" in path or "pipe" in path:
         topics = (Topic("all", "Everything"),)
@@ -163,7 +166,7 @@ def test_a_folder_that_could_not_be_copied(
 
 def test_a_wheel_below_a_file(checkout: Path) -> None:
     with pytest.raises(Fault, match=r"pin\.toml/x does not exist"):
-        open_files(checkout / "pin.toml" / "x")
+        open_files(checkout / "patches" / LINE / "pin.toml" / "x")
 
 
 def test_a_bug_keeps_its_traceback(checkout: Path) -> None:
@@ -248,7 +251,7 @@ def test_without_a_pin_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFix
     for verb in ("apply", "refresh", "status", "verify"):
         assert cli.main([verb], root=inner.root) == 1
         told = capsys.readouterr().err.splitlines()[-1]
-        assert told == "error: pin.toml is missing: restore it: git checkout -- pin.toml"
+        assert told.startswith("error: patches/L has no pin.toml, so it is no line: restore it")
     assert outer.files() == before
     assert not outer.layout.store.exists()
 

@@ -29,7 +29,7 @@ from ci.core.runlock import alone
 from ci.git import repo as sealed
 from ci.pinned.indexes import indexes
 from ci.worktree.checkout import Dirty
-from tests.tooling.projects import UPSTREAM, Project, text
+from tests.tooling.projects import LINE, UPSTREAM, Project, text
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW = "[Misc] A third"
@@ -149,8 +149,8 @@ def test_git_killed_in_the_middle_of_a_file(project: Project, tmp_path: Path) ->
     (cut.project.work / "vllm/a.py").write_bytes(half)
     (cut.project.work / "win.txt").unlink()
     (cut.project.work / ".git/index.lock").touch()
-    (cut.project.layout.store / "worktree.index.lock").touch()
-    (cut.project.layout.store / "refs/series/head.lock").touch()
+    (cut.project.layout.build / "worktree.index.lock").touch()
+    (cut.project.layout.store / "refs/series/0.0.1/head.lock").touch()
     _check(cut, shorter)
 
 
@@ -222,7 +222,7 @@ def test_a_swap_that_was_cut_short_and_edited_since(project: Project, tmp_path: 
     _edit(project)
     cuts = _cuts(project, project.refresh, tmp_path / "cuts")
     [cut] = [c for c in cuts if c.at == "swap: stage in place"]
-    patch = cut.project.root / "patches/0001-Build-Say-six.patch"
+    patch = cut.project.root / "patches/L/0001-Build-Say-six.patch"
     patch.write_bytes(b"mine")
     with pytest.raises(Fault, match="files were edited since"):
         cut.project.apply()
@@ -355,7 +355,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(where)
 
 
-@pytest.mark.parametrize("folder", ["patches", "overlay/vllm", "build"])
+@pytest.mark.parametrize("folder", ["patches/L", "overlay/L/vllm", "build/L"])
 def test_a_read_only_folder(project: Project, open_folder: Path, folder: str) -> None:
     _edit(project)
     one = project.copy(open_folder / "project")
@@ -417,7 +417,7 @@ def test_git_runs_into_a_full_disk(project: Project, monkeypatch: pytest.MonkeyP
             with contextlib.suppress(OSError, Fault):
                 project.refresh()
         assert project.files() == edited
-        assert not list(project.layout.build.glob("store.damaged-*"))
+        assert not list(project.layout.shared.glob("store.damaged-*"))
         if project.series() != old:
             break  # the new series is in place; what failed comes after
         failed += 1
@@ -511,7 +511,7 @@ def _no_head(store: Path) -> None:
 
 
 def _bad_ref(store: Path) -> None:
-    (store / "refs/series/head").write_text("rubbish\n")
+    (store / "refs/series/0.0.1/head").write_text("rubbish\n")
 
 
 def _bad_base_ref(store: Path) -> None:
@@ -520,11 +520,11 @@ def _bad_base_ref(store: Path) -> None:
 
 
 def _no_index(store: Path) -> None:
-    (store / "worktree.index").unlink()
+    (store.parent / LINE / "worktree.index").unlink()
 
 
 def _bad_index(store: Path) -> None:
-    (store / "worktree.index").write_bytes(b"rubbish")
+    (store.parent / LINE / "worktree.index").write_bytes(b"rubbish")
 
 
 def _bad_record(store: Path) -> None:
@@ -579,4 +579,4 @@ def test_commits_on_an_old_head_outlive_the_store(project: Project) -> None:
         project.apply()
     assert project.git("show", "HEAD:vllm/b.py") == "mine"
     assert project.git("show", "HEAD~1:vllm/new.py") == "new = 1\nnewer = 2"
-    assert list(project.layout.build.glob("store.damaged-*"))
+    assert list(project.layout.shared.glob("store.damaged-*"))

@@ -87,7 +87,7 @@ def test_a_selection(tmp_path: Path) -> None:
 
 
 def test_the_selection_and_baseline_of_this_project() -> None:
-    layout = Layout(Path(__file__).parents[2])
+    layout = Layout(Path(__file__).parents[2], "0.17.1")
     selection = load_selection(layout.tests.upstream)
     names = [group.name for group in selection.group]
     files = [file for group in selection.group for file in group.files]
@@ -101,7 +101,7 @@ def test_the_selection_and_baseline_of_this_project() -> None:
 
 
 def test_every_engine_test_is_in_one_process() -> None:
-    paths = Layout(Path(__file__).parents[2]).tests
+    paths = Layout(Path(__file__).parents[2], "0.17.1").tests
     files = [file for group in load_selection(paths.engine).group for file in group.files]
     there = [path.relative_to(paths.root).as_posix() for path in paths.engine.glob("test_*.py")]
     assert sorted(files) == sorted(there)

@@ -369,6 +369,6 @@ def test_in_a_process_that_knows_ascii_only(
     assert expected.head[:12] in run("apply")
     project.write("tests/été 1.py", text("fresh"))
     said = run("refresh", "--to", "Say-six")
-    assert "wrote overlay/tests/\\xe9t\\xe9 1.py" in said
-    assert project.series()["overlay/tests/été 1.py"] == text("fresh")
+    assert "wrote overlay/L/tests/\\xe9t\\xe9 1.py" in said
+    assert project.series()["overlay/L/tests/été 1.py"] == text("fresh")
     assert "nothing to do" in run("apply")

@@ -18,7 +18,7 @@ from ci.series.merged import settled
 from tests.tooling.projects import Project, text
 
 RULES = "/patches/** -text -ident -filter\n/overlay/** -text -ident -filter\n"
-THIRD = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+THIRD = "patches/L/0003-Bugfix-Thirty-and-no-going.patch"
 Work = Callable[[Project], object]
 
 
@@ -87,7 +87,7 @@ def test_what_does_not_touch_settles_by_itself(project: Project, style: str) -> 
         ("a line 38\n", "a line XXXVIII\n"),
         to="Thirty",
     )
-    assert _merge(project, ours, theirs, style) == [THIRD, "patches/series.lock"]
+    assert _merge(project, ours, theirs, style) == [THIRD, "patches/L/series.lock"]
     merged = project.series()
     with pytest.raises(Fault, match=f"{THIRD} has merge conflicts, in ids and line numbers only"):
         project.apply()
@@ -106,7 +106,7 @@ def test_both_add_a_line_to_one_hunk(project: Project) -> None:
     """Git merges its header, which both changed alike, and that is too short."""
     ours = _lines(("a line 27\n", "a line 27\nours\n"), to="Thirty")
     theirs = _lines(("a line 33\n", "theirs\na line 33\n"), to="Thirty")
-    assert _merge(project, ours, theirs) == [THIRD, "patches/series.lock"]
+    assert _merge(project, ours, theirs) == [THIRD, "patches/L/series.lock"]
     project.apply("--relock")
     _check(project)
     said = project.files()["vllm/a.py"].decode().splitlines()
@@ -120,7 +120,7 @@ def test_what_touches_is_left_to_a_person(project: Project) -> None:
     """Who resolves the changed lines, and leaves the rest as git has marked it."""
     ours = _lines(("a line thirty\n", "a line XXX\nours\n"), to="Thirty")
     theirs = _lines(("a line thirty\n", "a line 3*10\n"), to="Thirty")
-    assert _merge(project, ours, theirs) == [THIRD, "patches/series.lock"]
+    assert _merge(project, ours, theirs) == [THIRD, "patches/L/series.lock"]
     merged = project.series()
     for words in ((), ("--relock",)):
         with pytest.raises(Fault, match=f"{THIRD} has merge conflicts: resolve those that hold"):
@@ -155,7 +155,7 @@ def test_the_same_lines_at_two_places_are_not_one_hunk(project: Project) -> None
     block = "".join(f"same {number}\n" for number in range(9))
     ours = _lines(("a line 12\n", f"a line 12\n{block}"), to="Say-six")
     theirs = _lines(("a line 24\n", f"a line 24\n{block}"), to="Say-six")
-    path = "patches/0001-Build-Say-six.patch"
+    path = "patches/L/0001-Build-Say-six.patch"
     assert path in _merge(project, ours, theirs)
     with pytest.raises(Fault, match=f"{path} has merge conflicts: resolve"):
         project.apply("--relock")
@@ -163,7 +163,7 @@ def test_the_same_lines_at_two_places_are_not_one_hunk(project: Project) -> None
 
 def test_counts_are_written_anew_where_that_is_asked_for(project: Project) -> None:
     """Lines that no header says are refused, with the way to say that they are meant."""
-    patch = project.root / "patches/0001-Build-Say-six.patch"
+    patch = project.root / "patches/L/0001-Build-Say-six.patch"
     patch.write_bytes(patch.read_bytes().replace(b"line six\n", b"line six\n+and more\n"))
     with pytest.raises(Fault, match="the hunk's lines do not add up to its header") as caught:
         project.apply("--relock")
@@ -187,10 +187,13 @@ def test_a_patch_of_each(project: Project) -> None:
         return work
 
     ours, theirs = new("ours.py", "[Core] Ours"), new("theirs.py", "[Core] Theirs")
-    assert _merge(project, ours, theirs) == ["patches/series.lock", "patches/series.toml"]
+    assert _merge(project, ours, theirs) == [
+        "patches/L/series.lock",
+        "patches/L/series.toml",
+    ]
     with pytest.raises(Fault, match=r"series.toml has merge conflicts: resolve them in the file"):
         project.apply("--relock")
-    toml = project.root / "patches/series.toml"
+    toml = project.root / "patches/L/series.toml"
     both = re.sub(r"(?m)^(<{7}|>{7}) .*\n", "", toml.read_text())
     toml.write_text(both.replace("=======\n", "needs = []\n\n[[patch]]\n"))
     project.apply("--relock")
@@ -207,9 +210,9 @@ def test_conflicts_in_an_overlay_file(project: Project) -> None:
 
         return work
 
-    path = "overlay/vllm/new.py"
+    path = "overlay/L/vllm/new.py"
     conflicts = _merge(project, new("newer = 3"), new("newer = 4"))
-    assert conflicts == [path, "patches/series.lock"]
+    assert conflicts == [path, "patches/L/series.lock"]
     for words in ((), ("--relock",)):
         with pytest.raises(Fault, match=f"{path} has merge conflicts: resolve"):
             project.apply(*words)

@@ -146,7 +146,7 @@ def test_a_change_of_a_binary_file_is_refused(tmp_path: Path, case: str) -> None
     project.write("f", raw(before))
     project.write("g", raw(NUL))
     project.refresh("--new", "x")
-    assert project.series()["overlay/g"] == raw(NUL)
+    assert project.series()["overlay/L/g"] == raw(NUL)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -174,8 +174,8 @@ def test_a_renamed_upstream_file_is_a_deletion_and_an_overlay_file(tmp_path: Pat
     project.git("mv", "a", "c")
     project.refresh("--new", "[Test] Rename")
     series = project.series()
-    assert series["overlay/c"].data == LINES
-    assert b"deleted file mode 100644" in series["patches/0001-Test-Rename.patch"].data
+    assert series["overlay/L/c"].data == LINES
+    assert b"deleted file mode 100644" in series["patches/L/0001-Test-Rename.patch"].data
     assert _at(project, "a") is None
     assert project.refresh().written == ()
 

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def _changed(tmp_path: Path, old: str, new: str) -> Path:
-    text = (PROJECT / "pin.toml").read_text()
+    text = (PROJECT / "patches" / "0.17.1" / "pin.toml").read_text()
     assert old in text
     path = tmp_path / "pin.toml"
     path.write_text(text.replace(old, new, 1))
@@ -23,7 +23,7 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
 
 
 def test_the_project_s_pin() -> None:
-    pin = load_pin(PROJECT / "pin.toml")
+    pin = load_pin(PROJECT / "patches" / "0.17.1" / "pin.toml")
     assert pin.version == "0.17.1"
     assert pin.commit == "95c0f928cdeeaa21c4906e73cee6a156e1b3b995"
     assert pin.sdist.file == "vllm-0.17.1.tar.gz"
@@ -32,12 +32,12 @@ def test_the_project_s_pin() -> None:
 
 
 def test_written_as_it_was_read() -> None:
-    path = PROJECT / "pin.toml"
+    path = PROJECT / "patches" / "0.17.1" / "pin.toml"
     assert dump_pin(load_pin(path)) == path.read_text()
 
 
 def test_read_as_it_was_written(tmp_path: Path) -> None:
-    pin = load_pin(PROJECT / "pin.toml")
+    pin = load_pin(PROJECT / "patches" / "0.17.1" / "pin.toml")
     other = dataclasses.replace(pin, generated=("a b", 'ü"\\/'), wheels={"cpu-riscv64": pin.sdist})
     path = tmp_path / "pin.toml"
     path.write_text(dump_pin(other), encoding="utf-8")
@@ -101,4 +101,4 @@ def test_no_pin_and_no_wheel(tmp_path: Path) -> None:
     with pytest.raises(Fault, match=r"pin\.toml is missing"):
         load_pin(tmp_path / "pin.toml")
     with pytest.raises(Fault, match=r"no precompiled wheel for rocm-x86_64"):
-        load_pin(PROJECT / "pin.toml").wheel("rocm", "x86_64")
+        load_pin(PROJECT / "patches" / "0.17.1" / "pin.toml").wheel("rocm", "x86_64")

@@ -53,7 +53,7 @@ from ci.core.layout import Layout
 from ci.pinned.variant import Variant
 from ci.wheel import identity, sbom
 from ci.wheel.composed import composed_series
-layout = Layout(Path.cwd())
+layout = Layout(Path.cwd(), "L")
 series = composed_series(layout, layout.store)
 wheel = identity.WheelIdentity(
     series.identity, Variant.CPU, series.tree, series.pin.wheels["cpu-x86_64"]
@@ -97,7 +97,7 @@ def test_a_project_of_another_name(other: Project, tmp_path: Path) -> None:
     other.replace("vllm/a.py", "a line 5\n", "a line five\n")
     other.write("vllm/quiet.py", text("quiet = True"))
     said.append(_ci(other, "-m", "ci", "refresh", "--new", "[Core] Log less"))
-    assert "overlay/vllm/quiet.py" in said[-1]
+    assert "overlay/L/vllm/quiet.py" in said[-1]
     patch = (other.layout.patches / "0001-Core-Log-less.patch").read_text()
     assert "From: vLLM quiet logs <quiet@example.org>\n" in patch
     said.append(other.git("log", "-1", "--format=fuller", "--stat", "series"))

@@ -206,6 +206,7 @@ def test_an_absorbed_edit_is_there_and_nowhere_too_early(data: st.DataObject) ->
         {b"a": versions},
         {},
         frozenset([b"a"]),
+        "L",
     )
     new = data.draw(edited(versions[-1]))
     target = data.draw(st.none() | st.integers(0, count - 1))
@@ -298,7 +299,7 @@ def _series(store: Git, base: BaseTree, steps: list[dict[str, Content | None]]) 
         planned.append(Planned(Patch(f"{number}.patch", "t"), parsed, changes, {}))
     commits = compose.write(store, base, planned)
     trees_after = [base.tree, *(commit.tree for commit in commits)]
-    return export(store, base, planned, trees_after, topics)
+    return export(store, base, planned, trees_after, topics, "L")
 
 
 def _ids(tree: Mapping[str, Content]) -> dict[bytes, Entry]:
@@ -321,7 +322,7 @@ def test_series_and_commits_are_two_views_of_one_thing(bench: Bench, data: st.Da
     tree = upstream
     for step in steps:
         tree = _changed(tree, step)
-    draft = draft_of(planned, composed, store)
+    draft = draft_of(planned, composed, store, "L")
     for number in range(data.draw(st.integers(1, 2))):
         paths = data.draw(st.sets(st.sampled_from(UPSTREAM + ADDED), min_size=1), label="paths")
         changes = {path: data.draw(edited(tree.get(path)), label=path) for path in sorted(paths)}
@@ -343,7 +344,7 @@ def test_series_and_commits_are_two_views_of_one_thing(bench: Bench, data: st.Da
         if draft.unassigned:
             return
         tree = _changed(tree, changes)
-    new, again = series_of(store, base, draft, files.series.topics, drop_empty=True)
+    new, again = series_of(store, base, draft, files, drop_empty=True)
     assert list_tree(store, again.tree) == _ids(tree)
     first = min((one.home for one in draft.routed if one.home is not None), default=0)
     for ours, theirs in itertools.islice(

@@ -14,10 +14,10 @@ from ci.core.content import EXECUTABLE, REGULAR, Content
 from ci.core.errors import Fault
 from tests.tooling.projects import Project, text
 
-BUILD = "patches/0001-Build-Say-six.patch"
-CORE = "patches/0002-Core-Add-a-new-file.patch"
-BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
-LOCK = "patches/series.lock"
+BUILD = "patches/L/0001-Build-Say-six.patch"
+CORE = "patches/L/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/L/0003-Bugfix-Thirty-and-no-going.patch"
+LOCK = "patches/L/series.lock"
 
 
 def _changed(project: Project, before: dict[str, Content]) -> list[str]:
@@ -84,7 +84,7 @@ def test_dry_run_shows_the_routing_and_writes_nothing(project: Project) -> None:
     done = project.refresh("--dry-run")
     assert [(one.what, subject) for one, subject in done.routed] == [
         ("vllm/b.py: line 3", ""),
-        ("overlay/vllm/new.py", "[Core] Add a new file"),
+        ("overlay/L/vllm/new.py", "[Core] Add a new file"),
     ]
     assert project.series() == before
 
@@ -99,7 +99,7 @@ def test_a_dry_run_tells_of_other_words(
         out = capsys.readouterr().out
         assert out.startswith("0002 [Core] Add one file (reworded)\n")
         assert "nothing to refresh" not in out
-    assert "wrote patches/0002-Core-Add-one-file.patch" in out
+    assert "wrote patches/L/0002-Core-Add-one-file.patch" in out
 
 
 @pytest.mark.parametrize("words", [("-c", "mine"), ("--detach",)])
@@ -119,13 +119,13 @@ def test_a_new_patch_from_what_is_not_committed(project: Project) -> None:
     project.write("vllm/third.py", text("third = 3"))
     project.refresh("--new", "[Misc] A third", "--topic", "build")
     after = project.series()
-    assert after["overlay/vllm/third.py"].data == b"third = 3\n"
-    assert b"+b line III" in after["patches/0004-Misc-A-third.patch"].data
-    assert b'topic = "build"\noverlay = ["vllm/third.py"]' in after["patches/series.toml"].data
+    assert after["overlay/L/vllm/third.py"].data == b"third = 3\n"
+    assert b"+b line III" in after["patches/L/0004-Misc-A-third.patch"].data
+    assert b'topic = "build"\noverlay = ["vllm/third.py"]' in after["patches/L/series.toml"].data
     assert _changed(project, before) == [
-        "overlay/vllm/third.py",
-        "patches/0004-Misc-A-third.patch",
-        "patches/series.toml",
+        "overlay/L/vllm/third.py",
+        "patches/L/0004-Misc-A-third.patch",
+        "patches/L/series.toml",
     ]
 
 
@@ -136,10 +136,14 @@ def test_fixup_goes_to_the_patch_it_names(project: Project) -> None:
     project.commit("--fixup", ":/Say six")
     done = project.refresh()
     assert b"+b line III" in project.series()[BUILD].data
-    assert project.series()["overlay/vllm/helper.py"].data == b"helper = 1\n"
+    assert project.series()["overlay/L/vllm/helper.py"].data == b"helper = 1\n"
     assert "refs/backup/1" in (done.note or "")
     assert project.git("log", "-1", "--format=%s", "refs/backup/1/series").startswith("fixup!")
-    assert _changed(project, before) == ["overlay/vllm/helper.py", BUILD, "patches/series.toml"]
+    assert _changed(project, before) == [
+        "overlay/L/vllm/helper.py",
+        BUILD,
+        "patches/L/series.toml",
+    ]
 
 
 def test_squash_adds_its_words(project: Project) -> None:
@@ -156,7 +160,7 @@ def test_amend_gives_a_new_message_and_name(project: Project) -> None:
     )
     project.refresh()
     assert BUILD not in project.series()
-    assert "patches/0001-Build-Say-VI.patch" in project.series()
+    assert "patches/L/0001-Build-Say-VI.patch" in project.series()
     assert project.refresh().written == ()
 
 
@@ -167,8 +171,8 @@ def test_a_commit_of_its_own_becomes_a_patch(project: Project) -> None:
     project.commit("-m", "fixup! [Misc] A third")
     project.refresh()
     after = project.series()
-    assert after["overlay/vllm/third.py"].data == b"third = 4\n"
-    assert b"Why not." in after["patches/0004-Misc-A-third.patch"].data
+    assert after["overlay/L/vllm/third.py"].data == b"third = 4\n"
+    assert b"Why not." in after["patches/L/0004-Misc-A-third.patch"].data
     assert project.git("log", "-1", "--format=%s") == "[Misc] A third"
 
 
@@ -195,15 +199,15 @@ def test_overlay_files_renamed_deleted_and_changed(project: Project) -> None:
     project.write("tests/test_new.py", None)
     project.refresh()
     after = project.series()
-    assert "overlay/vllm/new.py" not in after
-    assert after["overlay/vllm/newest.py"] == before["overlay/vllm/new.py"]
+    assert "overlay/L/vllm/new.py" not in after
+    assert after["overlay/L/vllm/newest.py"] == before["overlay/L/vllm/new.py"]
     assert not (project.layout.overlay / "tests").exists()
-    assert b'overlay = ["vllm/newest.py"]' in after["patches/series.toml"].data
+    assert b'overlay = ["vllm/newest.py"]' in after["patches/L/series.toml"].data
     assert _changed(project, before) == [
-        "overlay/tests/test_new.py",
-        "overlay/vllm/new.py",
-        "overlay/vllm/newest.py",
-        "patches/series.toml",
+        "overlay/L/tests/test_new.py",
+        "overlay/L/vllm/new.py",
+        "overlay/L/vllm/newest.py",
+        "patches/L/series.toml",
     ]
 
 
@@ -215,15 +219,15 @@ def test_renamed_twins_of_two_patches_do_not_swap_owners(project: Project) -> No
     before = project.series()
     project.git("mv", "vllm/x", "vllm/zx")
     project.git("mv", "vllm/y", "vllm/ay")
-    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
+    with pytest.raises(Fault, match="2 edits in the work tree are unassigned") as caught:
         project.refresh()
     twins = (
         "may have been vllm/x/__init__.py of 0001 ([Build] Say six), "
         "vllm/y/__init__.py of 0002 ([Core] Add a new file)"
     )
     assert caught.value.details == (
-        f"overlay/vllm/ay/__init__.py (new file): {twins}",
-        f"overlay/vllm/zx/__init__.py (new file): {twins}",
+        f"overlay/L/vllm/ay/__init__.py (new file): {twins}",
+        f"overlay/L/vllm/zx/__init__.py (new file): {twins}",
     )
     assert project.series() == before
     # One after the other there is no doubt.
@@ -231,7 +235,7 @@ def test_renamed_twins_of_two_patches_do_not_swap_owners(project: Project) -> No
     project.refresh()
     project.git("mv", "vllm/y", "vllm/ay")
     project.refresh()
-    toml = project.series()["patches/series.toml"].data
+    toml = project.series()["patches/L/series.toml"].data
     assert b'topic = "build"\noverlay = ["vllm/zx/__init__.py"]' in toml
     assert b'topic = "core"\noverlay = ["vllm/ay/__init__.py", "vllm/new.py"]' in toml
 
@@ -251,13 +255,13 @@ def test_twins_that_were_edited_alike_do_not_swap_owners(project: Project) -> No
     for folder in ("zx", "ay"):
         project.write(f"vllm/{folder}/t.py", text("1", "2", "3", folder))
     before = project.series()
-    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
+    with pytest.raises(Fault, match="2 edits in the work tree are unassigned") as caught:
         project.refresh()
     assert all("vllm/x/t.py of 0001" in line for line in caught.value.details)
     assert all("vllm/y/t.py of 0002" in line for line in caught.value.details)
     assert project.series() == before
     project.refresh("--to", "Bugfix")
-    toml = project.series()["patches/series.toml"].data
+    toml = project.series()["patches/L/series.toml"].data
     assert b'"vllm/ay/t.py", "vllm/zx/t.py"]' in toml[toml.index(b"0003-") :]
 
 
@@ -271,7 +275,7 @@ def test_a_folder_that_moved_tells_twins_apart(project: Project) -> None:
     project.git("mv", "vllm/x", "vllm/zx")
     project.git("mv", "vllm/y", "vllm/ay")
     project.refresh()
-    toml = project.series()["patches/series.toml"].data
+    toml = project.series()["patches/L/series.toml"].data
     for owner, folder, file in (("0001-", "zx", "one"), ("0002-", "ay", "two")):
         entry = toml[toml.index(owner.encode()) :].partition(b"[[patch]]")[0]
         assert [path for path in (f"vllm/{folder}/__init__.py", f"vllm/{folder}/{file}.py",
@@ -281,11 +285,11 @@ def test_a_folder_that_moved_tells_twins_apart(project: Project) -> None:
 def test_a_file_that_was_moved_and_copied_is_asked_for(project: Project) -> None:
     project.git("mv", "vllm/new.py", "vllm/b1.py")
     shutil.copy(project.work / "vllm/b1.py", project.work / "vllm/b2.py")
-    with pytest.raises(Fault, match="2 edits in build/vllm are unassigned") as caught:
+    with pytest.raises(Fault, match="2 edits in the work tree are unassigned") as caught:
         project.refresh()
     why = "may have been vllm/new.py of 0002 ([Core] Add a new file)"
     assert caught.value.details == tuple(
-        f"overlay/vllm/b{number}.py (new file): {why}" for number in (1, 2)
+        f"overlay/L/vllm/b{number}.py (new file): {why}" for number in (1, 2)
     )
 
 
@@ -296,7 +300,7 @@ def test_modes_deletions_and_comebacks(project: Project) -> None:
     project.refresh()
     after = project.series()
     assert b"gone.py" not in after[BUGFIX].data
-    assert after["overlay/vllm/new.py"].mode == EXECUTABLE
+    assert after["overlay/L/vllm/new.py"].mode == EXECUTABLE
     assert b"old mode 100644\nnew mode 100755\n" in after[BUILD].data
     assert project.refresh().written == ()
 
@@ -351,9 +355,9 @@ def test_a_link_in_the_place_of_a_folder(project: Project, tmp_path: Path) -> No
     before = project.series()
     (project.work / "vllm").rename(tmp_path / "elsewhere")
     (project.work / "vllm").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Fault, match="edits in build/vllm are unassigned") as caught:
+    with pytest.raises(Fault, match="edits in the work tree are unassigned") as caught:
         project.refresh()
-    assert "overlay/vllm (new file): no patch adds it yet" in caught.value.details
+    assert "overlay/L/vllm (new file): no patch adds it yet" in caught.value.details
     assert project.series() == before
 
 
@@ -364,7 +368,7 @@ def test_nothing_left_of_a_patch(project: Project) -> None:
         project.refresh()
     assert project.series() == before
     project.refresh("--drop-empty")
-    assert "patches/0001-Core-Add-a-new-file.patch" in project.series()
+    assert "patches/L/0001-Core-Add-a-new-file.patch" in project.series()
     assert len(project.git("log", "--format=%s").splitlines()) == 3
     assert project.refresh().written == ()
 
@@ -415,7 +419,7 @@ def test_an_ignored_file_that_was_added_by_force(project: Project, committed: bo
         project.refresh()
     else:
         project.refresh("--to", "2")
-    assert project.series()["overlay/ignored.txt"] == text("kept")
+    assert project.series()["overlay/L/ignored.txt"] == text("kept")
     assert project.refresh().written == ()
     assert project.git("status", "--porcelain") == ""
 
@@ -485,5 +489,5 @@ def test_comments_in_the_series_are_not_dropped(project: Project) -> None:
 
 def test_a_missing_series_is_named_by_its_path(project: Project) -> None:
     project.layout.series.unlink()
-    with pytest.raises(Fault, match=r"git checkout -- patches/series\.toml"):
+    with pytest.raises(Fault, match=r"git checkout -- patches/L/series\.toml"):
         project.refresh()

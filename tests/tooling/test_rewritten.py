@@ -14,9 +14,9 @@ from ci.git.repo import Git
 from ci.pinned.pin import dump_pin, load_pin
 from tests.tooling.projects import CLOCK, UPSTREAM, Project, text, write_tree
 
-BUILD = "patches/0001-Build-Say-six.patch"
-CORE = "patches/0002-Core-Add-a-new-file.patch"
-BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+BUILD = "patches/L/0001-Build-Say-six.patch"
+CORE = "patches/L/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/L/0003-Bugfix-Thirty-and-no-going.patch"
 
 
 def _rebase(project: Project, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -48,7 +48,7 @@ def test_an_amended_tip(project: Project) -> None:
     after = project.series()
     assert b"going\n\nWhy.\n\ndiff" in after[BUGFIX].data
     assert b"+a line XXX" in after[BUGFIX].data
-    assert {p for p in after if after[p] != before[p]} == {BUGFIX, "patches/series.lock"}
+    assert {p for p in after if after[p] != before[p]} == {BUGFIX, "patches/L/series.lock"}
     _settled(project)
 
 
@@ -56,7 +56,7 @@ def test_an_amended_tip_with_other_words_only(project: Project) -> None:
     project.git("commit", "-q", "--amend", "-m", "[Bugfix] Say thirty")
     assert project.refresh().remarks == ("0003 [Bugfix] Say thirty (reworded)",)
     after = project.series()
-    assert "patches/0003-Bugfix-Say-thirty.patch" in after
+    assert "patches/L/0003-Bugfix-Say-thirty.patch" in after
     assert BUGFIX not in after
     _settled(project)
 
@@ -108,9 +108,9 @@ def test_autosquash(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     after = project.series()
     assert b"+setup line VI" in after[BUILD].data
-    assert after["overlay/vllm/new.py"].data.startswith(b"new = 3\n")
+    assert after["overlay/L/vllm/new.py"].data.startswith(b"new = 3\n")
     assert {p for p in after if after[p] != before.get(p)} == {
-        BUILD, "overlay/vllm/new.py", "patches/series.lock"
+        BUILD, "overlay/L/vllm/new.py", "patches/L/series.lock"
     }  # fmt: skip
     _settled(project)
 
@@ -126,7 +126,7 @@ def test_fixups_and_edits_on_top_of_rewritten_commits(
     done = project.refresh()
     assert [(one.what, subject) for one, subject in done.routed] == [
         ("setup.py: line 6", "[Build] Say six"),
-        ("overlay/vllm/new.py", "[Core] Add a new file"),
+        ("overlay/L/vllm/new.py", "[Core] Add a new file"),
     ]
     assert b"+setup line VI" in project.series()[BUILD].data
     _settled(project)
@@ -137,8 +137,8 @@ def test_another_order(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     done = project.refresh()
     assert done.remarks[0] == "0002 [Build] Say six (moved)"
     after = project.series()
-    assert "patches/0001-Core-Add-a-new-file.patch" in after
-    assert "patches/0002-Build-Say-six.patch" in after
+    assert "patches/L/0001-Core-Add-a-new-file.patch" in after
+    assert "patches/L/0002-Build-Say-six.patch" in after
     _settled(project)
 
 
@@ -171,11 +171,13 @@ def test_dropped_and_squashed_commits_have_to_be_meant(
     out = capsys.readouterr().out
     assert "0001 [Core] Add a new file (changed)\n     [Build] Say six (taken out)\n" in out
     assert f"removed {BUILD}\n" in out
-    assert "wrote patches/0001-Core-Add-a-new-file.patch\n" in out
+    assert "wrote patches/L/0001-Core-Add-a-new-file.patch\n" in out
     after = project.series()
-    assert [p for p in after if p.endswith(".patch")] == ["patches/0001-Core-Add-a-new-file.patch"]
-    assert b"+a line thirty" in after["patches/0001-Core-Add-a-new-file.patch"].data
-    assert after["overlay/tests/test_new.py"] == before["overlay/tests/test_new.py"]
+    assert [p for p in after if p.endswith(".patch")] == [
+        "patches/L/0001-Core-Add-a-new-file.patch"
+    ]
+    assert b"+a line thirty" in after["patches/L/0001-Core-Add-a-new-file.patch"].data
+    assert after["overlay/L/tests/test_new.py"] == before["overlay/L/tests/test_new.py"]
     _settled(project)
 
 
@@ -286,7 +288,7 @@ def test_a_new_commit_between_rewritten_ones(
         "<series@ngram.invalid>, and whoever sends one signs it (`nox -s upstream`); name them in "
         "the message (Based on work by …)",
     )
-    assert b"Subject: [Misc] A third" in project.series()["patches/0003-Misc-A-third.patch"].data
+    assert b"Subject: [Misc] A third" in project.series()["patches/L/0003-Misc-A-third.patch"].data
     _settled(project)
 
 
@@ -367,7 +369,7 @@ def test_a_fixup_that_was_taken_back(project: Project) -> None:
 def test_a_long_list_is_cut(project: Project) -> None:
     for number in range(30):
         project.write(f"vllm/more{number:02d}.py", text("x"))
-    with pytest.raises(Fault, match="30 edits in build/vllm are unassigned") as caught:
+    with pytest.raises(Fault, match="30 edits in the work tree are unassigned") as caught:
         project.refresh()
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "… and 10 more"

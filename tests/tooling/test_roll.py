@@ -249,7 +249,7 @@ def test_a_series_that_changed_meanwhile(
 ) -> None:
     assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
     _solve(project, "setup.py", "setup line VI and six\n")
-    put(project.root, "overlay/vllm/new.py", text("newest"))
+    put(project.root, "overlay/L/vllm/new.py", text("newest"))
     assert _run(project, "--continue") == 1
     assert "the series changed since" in capsys.readouterr().err
     assert "VI and six" in (_work(project) / "setup.py").read_text()

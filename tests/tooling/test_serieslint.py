@@ -15,11 +15,11 @@ from ci.pinned.pin import load_pin
 from ci.series.check import check_series
 from ci.series.lock import Lock, LockedPatch, check_inputs, dump_lock, load_lock
 from ci.series.model import read_files
-from tests.tooling.projects import UPSTREAM, Project, clone_of, commit, edit, text
+from tests.tooling.projects import LINE, UPSTREAM, Project, clone_of, commit, edit, text
 
-BUILD = "patches/0001-Build-Say-six.patch"
-CORE = "patches/0002-Core-Add-a-new-file.patch"
-BUGFIX = "patches/0003-Bugfix-Thirty-and-no-going.patch"
+BUILD = "patches/L/0001-Build-Say-six.patch"
+CORE = "patches/L/0002-Core-Add-a-new-file.patch"
+BUGFIX = "patches/L/0003-Bugfix-Thirty-and-no-going.patch"
 
 HUNK = "@@ -3,7 +3,7 @@ setup line 2\n"
 WIDER = "@@ -2,8 +2,8 @@ setup line 1\n setup line 2\n"
@@ -66,12 +66,12 @@ def test_the_sample_is_clean_and_needs_no_build(project: Project) -> None:
         (CORE, "It is needed.", "From: nobody", "taken as the mail's"),
         (CORE, "It is needed.", "[PATCH] is fine here", ""),
         (BUGFIX, "deleted file mode 100644", "deleted file mode 100755", ""),
-        ("patches/series.toml", "needs = []\n", "\nneeds = []\n", "toml: is not in canonical"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2", "no newline at its end"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2\n\n", "blank lines at its end"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2 \n", "line 2: blanks"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2\r\n", "line 2: blanks or a carriage"),
-        ("overlay/vllm/new.py", "newer = 2\n", "newer = 2 \0\n", ""),
+        ("patches/L/series.toml", "needs = []\n", "\nneeds = []\n", "toml: is not in canonical"),
+        ("overlay/L/vllm/new.py", "newer = 2\n", "newer = 2", "no newline at its end"),
+        ("overlay/L/vllm/new.py", "newer = 2\n", "newer = 2\n\n", "blank lines at its end"),
+        ("overlay/L/vllm/new.py", "newer = 2\n", "newer = 2 \n", "line 2: blanks"),
+        ("overlay/L/vllm/new.py", "newer = 2\n", "newer = 2\r\n", "line 2: blanks or a carriage"),
+        ("overlay/L/vllm/new.py", "newer = 2\n", "newer = 2 \0\n", ""),
     ],
 )  # fmt: skip
 def test_each_rule(project: Project, path: str, old: str, new: str, message: str) -> None:
@@ -106,7 +106,7 @@ def test_names_that_collide(project: Project) -> None:
     toml.write_text(
         toml.read_text().replace("0003-Bugfix-Thirty-and-no-going", "0003-build-SAY-six")
     )
-    (project.root / BUGFIX).rename(project.root / "patches/0003-build-SAY-six.patch")
+    (project.root / BUGFIX).rename(project.root / "patches/L/0003-build-SAY-six.patch")
     assert "has the name of an earlier patch" in _lint(project)
 
 
@@ -115,13 +115,13 @@ def test_capitals_do_not_tell_files_apart(project: Project) -> None:
     toml = project.layout.series
     toml.write_text(toml.read_text().replace('["vllm/new.py"]', '["vllm/NEW.py", "vllm/new.py"]'))
     _relock_by_hand(project)
-    assert "overlay/vllm/new.py: differs from vllm/NEW.py only in capitals" in _lint(project)
+    assert "overlay/L/vllm/new.py: differs from vllm/NEW.py only in capitals" in _lint(project)
 
 
 def test_droppings_in_patches(project: Project) -> None:
     (project.layout.patches / "0001-x.patch.orig").write_text("x")
     (project.layout.patches / "topics").mkdir()
-    assert _lint(project) == "patches/0001-x.patch.orig: does not belong here"
+    assert _lint(project) == "patches/L/0001-x.patch.orig: does not belong here"
 
 
 def test_a_topic_of_nothing(project: Project) -> None:
@@ -132,12 +132,12 @@ def test_a_topic_of_nothing(project: Project) -> None:
         1,
     )
     toml.write_text(text)
-    assert _lint(project) == "patches/series.toml: no patch belongs to the topic z"
+    assert _lint(project) == "patches/L/series.toml: no patch belongs to the topic z"
 
 
 def test_line_ends_that_git_converted_are_named(project: Project) -> None:
     for path, name in (
-        (project.layout.overlay / "vllm/new.py", "overlay/vllm/new.py"),
+        (project.layout.overlay / "vllm/new.py", "overlay/L/vllm/new.py"),
         (project.layout.patches / "0001-Build-Say-six.patch", "0001-Build"),
     ):
         data = path.read_bytes()
@@ -214,7 +214,7 @@ def test_a_plain_patch_that_does_not_fit_says_what_to_do(project: Project, tmp_p
     for data, what, todo in (
         (shown, "mine.patch: line", "if a whole diff stands inside the message, indent it"),
         (elsewhere, "hunk 1 of 1 (@@ -3,7 +3,7 @@) does not apply", "make the change again"),
-        (_plain_patch(clone), "adds vllm/more.py", "`git am` it in build/vllm"),
+        (_plain_patch(clone), "adds vllm/more.py", "`git am` it in the work tree"),
     ):
         _add(project, data)
         with pytest.raises(Fault) as caught:
@@ -222,7 +222,7 @@ def test_a_plain_patch_that_does_not_fit_says_what_to_do(project: Project, tmp_p
         assert what in caught.value.what
         assert todo in caught.value.todo
         (project.layout.patches / "mine.patch").unlink()
-        project.layout.series.write_bytes(before["patches/series.toml"].data)
+        project.layout.series.write_bytes(before["patches/L/series.toml"].data)
     assert project.series() == before
 
 
@@ -240,17 +240,17 @@ BYTES = "/patches/** -text -ident -filter\n/overlay/** -text -ident -filter\n"
 def test_what_the_project_s_git_ignores_is_named(project: Project) -> None:
     _in_git(project, {".gitignore": "new.*\n", ".gitattributes": BYTES})
     said = _lint(project)
-    assert said.startswith("overlay/vllm/new.py: is ignored by `new.*` (.gitignore line 1)")
-    assert "git add -f -- overlay/vllm/new.py" in said
-    project.git("add", "-f", "overlay/vllm/new.py", where=project.root)
+    assert said.startswith("overlay/L/vllm/new.py: is ignored by `new.*` (.gitignore line 1)")
+    assert "git add -f -- overlay/L/vllm/new.py" in said
+    project.git("add", "-f", "overlay/L/vllm/new.py", where=project.root)
     assert _lint(project) == ""
     (project.root / ".gitignore").write_text("new.*\n!new.py\n")
-    project.git("rm", "-q", "--cached", "overlay/vllm/new.py", where=project.root)
+    project.git("rm", "-q", "--cached", "overlay/L/vllm/new.py", where=project.root)
     assert _lint(project) == ""
     project.write("vllm/new.more", text("1"))
     remarks = project.refresh("--to", "Say-six").remarks
     assert [line.split(":")[0] for line in remarks] == [
-        "overlay/vllm/new.more is ignored by `new.*` (.gitignore line 1), "
+        "overlay/L/vllm/new.more is ignored by `new.*` (.gitignore line 1), "
         "so a clone would not have it"
     ]
 
@@ -259,7 +259,7 @@ def test_what_the_project_s_git_converts_is_named(project: Project) -> None:
     _in_git(project, {".gitattributes": BYTES})
     assert _lint(project) == ""
     (project.root / ".gitattributes").write_text(BYTES + "*.py ident\n")
-    assert "overlay/vllm/new.py: may be converted by git (ident: set)" in _lint(project)
+    assert "overlay/L/vllm/new.py: may be converted by git (ident: set)" in _lint(project)
     (project.root / ".gitattributes").write_text(BYTES.replace("patches", "x"))
     assert f"{BUILD}: may be converted by git (text: unspecified)" in _lint(project)
 
@@ -287,7 +287,7 @@ def test_a_clone_under_autocrlf_is_named_and_mended_as_it_says(
     clone = tmp_path / "clone"
     words = ("clone", "-q", "-c", "core.autocrlf=true", str(project.root), str(clone))
     project.git(*words, where=tmp_path)
-    other = Project(Layout(clone))
+    other = Project(Layout(clone, LINE))
     assert b"\r\n" in (clone / BUILD).read_bytes()
     tree = load_pin(other.layout.pin).base_tree
     seen: list[str] = []
@@ -307,7 +307,12 @@ def test_a_clone_under_autocrlf_is_named_and_mended_as_it_says(
             project.git("checkout", "--", one, where=clone)
         seen += named
     # What holds a CRLF already, as the patch of win.txt does, git leaves alone.
-    assert set(seen) == {BUILD, CORE, "overlay/tests/test_new.py", "overlay/vllm/new.py"}
+    assert set(seen) == {
+        BUILD,
+        CORE,
+        "overlay/L/tests/test_new.py",
+        "overlay/L/vllm/new.py",
+    }
 
 
 def test_the_project_keeps_its_series_as_bytes(tmp_path: Path) -> None:
@@ -315,7 +320,7 @@ def test_the_project_keeps_its_series_as_bytes(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     clone = tmp_path / "clone"
     origin = tmp_path / "origin"
-    for path in ("patches/x.patch", "overlay/vllm/a/b.py", "other.txt"):
+    for path in ("patches/L/x.patch", "overlay/L/vllm/a/b.py", "other.txt"):
         (origin / path).parent.mkdir(parents=True, exist_ok=True)
         (origin / path).write_bytes(b"1\n2 $Id$\n")
     (origin / ".gitattributes").write_bytes((root / ".gitattributes").read_bytes())
@@ -324,6 +329,6 @@ def test_the_project_keeps_its_series_as_bytes(tmp_path: Path) -> None:
     subprocess.run(["git", "-C", origin, "add", "-A"], check=True)
     subprocess.run(["git", *who, "-C", origin, "commit", "-qm", "x"], check=True)
     subprocess.run(["git", "clone", "-q", "-c", "core.autocrlf=true", origin, clone], check=True)
-    assert (clone / "patches/x.patch").read_bytes() == b"1\n2 $Id$\n"
-    assert (clone / "overlay/vllm/a/b.py").read_bytes() == b"1\n2 $Id$\n"
+    assert (clone / "patches/L/x.patch").read_bytes() == b"1\n2 $Id$\n"
+    assert (clone / "overlay/L/vllm/a/b.py").read_bytes() == b"1\n2 $Id$\n"
     assert (clone / "other.txt").read_bytes() == b"1\r\n2 $Id$\r\n"

@@ -53,7 +53,7 @@ def _only_our_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    return Layout(tmp_path / "project")
+    return Layout(tmp_path / "project", "L")
 
 
 @pytest.fixture
@@ -444,7 +444,7 @@ def test_the_sdist_gives_the_tree_of_the_release(
 def test_the_base_commit_is_the_same_everywhere(
     pin: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = _import(Layout(tmp_path / "one"), pin, tmp_path)
+    first = _import(Layout(tmp_path / "one", "L"), pin, tmp_path)
     for name, value in {
         "TZ": "Asia/Tokyo",
         "LC_ALL": "tr_TR.UTF-8",
@@ -457,7 +457,7 @@ def test_the_base_commit_is_the_same_everywhere(
         monkeypatch.setenv(name, value)
     before = os.umask(0o077)
     try:
-        second = _import(Layout(tmp_path / "two"), pin, tmp_path)
+        second = _import(Layout(tmp_path / "two", "L"), pin, tmp_path)
     finally:
         os.umask(before)
     assert first == second

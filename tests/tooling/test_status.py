@@ -100,7 +100,7 @@ def test_rolls(project: Project, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "0.0.2: 2 clean, 1 conflict; being solved: Build-Say-six" in told
     assert told.index("0.0.2:") < told.index("0.0.10:")
     assert "older series" not in told
-    put(project.root, "overlay/vllm/new.py", text("newest"))
+    put(project.root, "overlay/L/vllm/new.py", text("newest"))
     assert "3 clean (of an older series)" in _told(project, capsys, "--offline")
 
 
@@ -154,7 +154,7 @@ def test_looking_leaves_another_run_s_index_alone(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.replace("vllm/b.py", "b line 3\n", "b line III\n")
-    index = project.layout.store / "worktree.index"
+    index = project.layout.build / "worktree.index"
     lock = index.with_name("worktree.index.lock")
     lock.write_bytes(b"")
     before = index.read_bytes()

@@ -38,10 +38,12 @@ def test_a_gpu_is_needed_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
     parser = argparse.ArgumentParser()
     testrun.options(parser)
     with pytest.raises(Fault, match="no GPU is visible"):
-        testrun.run(Layout(Path()), parser.parse_args(["--gpu"], argparse.Namespace(rest=[])))
+        testrun.run(
+            Layout(Path(), "0.17.1"), parser.parse_args(["--gpu"], argparse.Namespace(rest=[]))
+        )
     with pytest.raises(Fault, match="runs the part overlay only"):
         testrun.run(
-            Layout(Path()),
+            Layout(Path(), "0.17.1"),
             parser.parse_args(["--gpu", "--part", "engine"], argparse.Namespace(rest=[])),
         )
 
@@ -122,7 +124,7 @@ def test_what_took_longest_starts_first(tmp_path: Path) -> None:
 
 def test_a_thorough_run_takes_more_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "checks_environment", lambda _: Environment(Path("env")))
-    paths = Layout(Path()).tests
+    paths = Layout(Path(), "0.17.1").tests
     for thorough in (False, True):
         wanted = replace(ALL, parts=(Part.TOOLING,), thorough=thorough)
         (job,) = planning.plan(paths, None, Selection(()), wanted)
@@ -155,36 +157,38 @@ def _file(root: Path, name: str) -> Path:
 def test_paths_are_told_from_other_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = _file(tmp_path, "tests/engine/test_a.py")
-    _file(tmp_path, "overlay/tests/v1/test_b.py")
+    where = Layout(tmp_path, "L").tests
+    engine = _file(tmp_path, "tests/L/engine/test_a.py")
+    _file(tmp_path, "overlay/L/tests/v1/test_b.py")
     monkeypatch.chdir(tmp_path / "tests")
-    args = ["-k", "a/b", "engine/test_a.py::test_x[1::2]", "--ignore", "engine/test_a.py", "-x"]
-    assert split_paths(tmp_path, args) == (
-        ("tests/engine/test_a.py::test_x[1::2]",),
-        ("-k", "a/b", "--ignore", "engine/test_a.py", "-x"),
+    args = ["-k", "a/b", "L/engine/test_a.py::test_x[1::2]", "--ignore", "L/engine/test_a.py", "-x"]
+    assert split_paths(where, args) == (
+        ("tests/L/engine/test_a.py::test_x[1::2]",),
+        ("-k", "a/b", "--ignore", "L/engine/test_a.py", "-x"),
     )
     monkeypatch.chdir(tmp_path)
-    for word in ("overlay/tests/v1/test_b.py", "tests/v1/test_b.py"):
-        assert split_paths(tmp_path, [word]) == (("tests/v1/test_b.py",), ())
-    assert split_paths(tmp_path, [str(engine)]) == (("tests/engine/test_a.py",), ())
-    for word in ("tests/engine/test_typo.py", "../other/test_a.py"):
+    for word in ("overlay/L/tests/v1/test_b.py", "tests/v1/test_b.py"):
+        assert split_paths(where, [word]) == (("tests/v1/test_b.py",), ())
+    assert split_paths(where, [str(engine)]) == (("tests/L/engine/test_a.py",), ())
+    for word in ("tests/L/engine/test_typo.py", "../other/test_a.py"):
         with pytest.raises(Fault, match=f"there is no {word} to test"):
-            split_paths(tmp_path, [word])
+            split_paths(where, [word])
 
 
 @pytest.mark.parametrize(
     ("path", "parts"),
     [
-        ("tests/engine/test_a.py::test_x", [Part.ENGINE]),
+        ("tests/L/engine/test_a.py::test_x", [Part.ENGINE]),
         ("tests/tooling", [Part.TOOLING]),
         ("tests/v1/test_b.py", [Part.UPSTREAM, Part.OVERLAY]),
-        ("tests/engine_of_vllm", [Part.UPSTREAM, Part.OVERLAY]),
+        ("tests/L/engine_of_vllm", [Part.UPSTREAM, Part.OVERLAY]),
         ("tests", list(Part)),
     ],
 )
 def test_a_path_selects_its_part(path: str, parts: list[Part]) -> None:
-    assert parts_of([path]) == tuple(parts)
-    assert parts_of([]) == tuple(Part)
+    where = Layout(Path(), "L").tests
+    assert parts_of(where, [path]) == tuple(parts)
+    assert parts_of(where, []) == tuple(Part)
 
 
 def test_a_process_gets_what_is_wanted_of_its_files() -> None:
@@ -199,7 +203,7 @@ def test_a_process_gets_what_is_wanted_of_its_files() -> None:
 def test_what_no_wanted_part_holds(tmp_path: Path) -> None:
     wanted = replace(ALL, parts=(Part.TOOLING,), paths=("tests/engine/test_a.py",))
     with pytest.raises(Fault, match="no such test in any part"):
-        planning.plan(Layout(tmp_path).tests, None, Selection(()), wanted)
+        planning.plan(Layout(tmp_path, "L").tests, None, Selection(()), wanted)
 
 
 def test_an_expression_skips_files_that_cannot_match(tmp_path: Path) -> None:

@@ -33,18 +33,18 @@ def _user(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ready(project: Project) -> Project:
     """The sample with titles, texts and licence headers as a sender would have them."""
-    put(project.root, "overlay/vllm/new.py", text(SPDX, "new = 1"))
-    put(project.root, "overlay/tests/test_new.py", text(SPDX, "def test_new():", "    pass"))
+    put(project.root, "overlay/L/vllm/new.py", text(SPDX, "new = 1"))
+    put(project.root, "overlay/L/tests/test_new.py", text(SPDX, "def test_new():", "    pass"))
     series = load_series(project.layout)
     titled = tuple(
         Topic(t.name, {"build": "[CI/Build] Say six", "core": "[Core] News"}[t.name])
         for t in series.topics
     )
     project.layout.series.write_bytes(dump_series(Series(titled, series.patches)))
-    put(project.root, "patches/topics/build.md", text(*TEXT.splitlines()))
-    put(project.root, "patches/topics/build-table.md", text("| a | b |", "|---|---|"))
-    put(project.root, "patches/topics/core.md", text(*TEXT.splitlines()))
-    put(project.root, "patches/topics/core-table.md", text("none"))
+    put(project.root, "patches/L/topics/build.md", text(*TEXT.splitlines()))
+    put(project.root, "patches/L/topics/build-table.md", text("| a | b |", "|---|---|"))
+    put(project.root, "patches/L/topics/core.md", text(*TEXT.splitlines()))
+    put(project.root, "patches/L/topics/core-table.md", text("none"))
     project.apply("--relock")
     return project
 
@@ -90,11 +90,11 @@ def test_a_topic_on_main(
     assert ready.git("log", "--oneline", "upstream/build").count("\n") == 1
     diff = ready.git("diff", "--stat", "upstream/build^", "upstream/build")
     assert "setup.py | 2 +-" in diff
-    assert "git -C build/vllm remote add fork git@example.com:ada/vllm.git\n" in told
-    assert "git -C build/vllm push --force-with-lease fork upstream/build\n" in told
+    assert "git -C build/L/vllm remote add fork git@example.com:ada/vllm.git\n" in told
+    assert "git -C build/L/vllm push --force-with-lease fork upstream/build\n" in told
     assert (
         "gh pr create --repo vllm-project/vllm --base main --head ada:upstream/build "
-        "--title '[CI/Build] Say six' --body-file build/upstream/build/body.md\n"
+        "--title '[CI/Build] Say six' --body-file build/L/upstream/build/body.md\n"
     ) in told
 
 
@@ -215,7 +215,7 @@ def test_no_identity_no_sign_off(
 def test_a_file_without_a_licence_header(
     ready: Project, upstream: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(ready.root, "overlay/vllm/new.py", text("new = 1"))
+    put(ready.root, "overlay/L/vllm/new.py", text("new = 1"))
     assert _send(ready, upstream, "core") == 1
     told = capsys.readouterr().err
     assert "have no SPDX header" in told
@@ -231,12 +231,22 @@ def _replace(ready: Project, path: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("path", "old", "new", "says"),
     [
-        ("patches/series.toml", "[CI/Build] Say", "Say", "has no prefix that vLLM knows"),
-        ("patches/series.toml", "[CI/Build] Say", "[Odd] Say", "has no prefix that vLLM knows"),
-        ("patches/topics/build.md", "## Purpose", "## Porpoise", "no section 'Porpoise'"),
-        ("patches/topics/build.md", "To say six.", "<!-- x -->", ""),
-        ("patches/topics/build.md", "pytest", "<!-- later -->", "Test Plan` is missing or empty"),
-        ("patches/topics/build.md", "build-table", "other", "includes other.md"),
+        ("patches/L/series.toml", "[CI/Build] Say", "Say", "has no prefix that vLLM knows"),
+        (
+            "patches/L/series.toml",
+            "[CI/Build] Say",
+            "[Odd] Say",
+            "has no prefix that vLLM knows",
+        ),
+        ("patches/L/topics/build.md", "## Purpose", "## Porpoise", "no section 'Porpoise'"),
+        ("patches/L/topics/build.md", "To say six.", "<!-- x -->", ""),
+        (
+            "patches/L/topics/build.md",
+            "pytest",
+            "<!-- later -->",
+            "Test Plan` is missing or empty",
+        ),
+        ("patches/L/topics/build.md", "build-table", "other", "includes other.md"),
     ],
 )
 def test_what_is_not_ready_is_said(
@@ -278,6 +288,6 @@ def test_a_closure_follows_needs_of_needs() -> None:
     series = Series((Topic("t", "t"), Topic("u", "u")), patches)
     assert [p.name for p in closure(series, ["d"])] == ["a", "b", "d"]
     assert [p.name for p in topic_closure(series, "u")] == ["a", "b", "d"]
-    files = SeriesFiles(series, {p.file: b"" for p in patches})
+    files = SeriesFiles("L", series, {p.file: b"" for p in patches})
     part = subset(files, (patches[1], patches[2]))
     assert [p.needs for p in part.series.patches] == [(), ()]

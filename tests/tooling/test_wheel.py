@@ -25,7 +25,7 @@ from ci.wheel import identity as identities
 from ci.wheel import sbom, verify
 from ci.wheel.composed import ComposedSeries
 from ci.wheel.identity import PatchIdentity, SeriesIdentity
-from tests.tooling.projects import write_tree
+from tests.tooling.projects import LINE, write_tree
 
 # vLLM's setup.py, as far as the tooling leans on it.
 SETUP = b"""\
@@ -71,7 +71,7 @@ class Project:
     """A store with one composed series, and the precompiled wheel that it stands on."""
 
     def __init__(self, root: Path) -> None:
-        self.layout = Layout(root)
+        self.layout = Layout(root, LINE)
         self.git = Git(self.layout.store)
         self.git.init()
         self.files = dict(FILES)
