@@ -473,8 +473,8 @@ def main() -> None:
     parser.add_argument(
         "--vllm-tree",
         type=Path,
-        default=ROOT / "overlay",
-        help="tree with the series' own files (default: overlay/)",
+        default=ROOT / "overlay" / "0.17.1",
+        help="tree with the series' own files (default: overlay/0.17.1/)",
     )
     args = parser.parse_args()
     name = args.device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -46,7 +46,7 @@ def gather(folders: SeriesPaths, tree: WorkTree, dist: Path, *, offline: bool = 
         topics=tuple(_topics(files)),
         rolls=_rolls(folders.build / "roll", files.fingerprint()),
         tests=_tests(folders.build, identity),
-        wheels=_wheels(dist, identity),
+        wheels=_wheels(dist, pin.version, identity),
         work_tree=tuple(_work_tree(tree, pin, files, folders)),
     )
 
@@ -143,11 +143,11 @@ def _tests(build: Path, identity: SeriesIdentity) -> tuple[str, ...]:
         return ("the record of the last run cannot be read",)
 
 
-def _wheels(dist: Path, identity: SeriesIdentity) -> tuple[WheelStatus, ...]:
+def _wheels(dist: Path, version: str, identity: SeriesIdentity) -> tuple[WheelStatus, ...]:
     from ci.wheel.verify import WheelFiles, read_identity
 
     found = []
-    for path in sorted(dist.glob("*.whl")):
+    for path in sorted(dist.glob(f"*-{version}*.whl")):
         try:
             wheel = read_identity(WheelFiles(path))
         except Fault as fault:

@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         type=Path,
-        help="wheels, virtual environments or site-packages folders; default: the wheels in dist/",
+        help="wheels, environments or site-packages folders; default: the line's wheels in dist/",
     )
 
 
@@ -26,9 +26,10 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     from ci.wheel.composed import composed_series
 
     here = composed_series(layout, layout.store)
-    named: list[Path] = args.what or sorted(layout.dist.glob("*.whl"))
+    named: list[Path] = args.what or sorted(layout.dist.glob(f"*-{here.pin.version}+*.whl"))
     if not named:
-        raise Fault("no wheel in dist/", todo="run `nox -s build`, or name a wheel")
+        todo = "run `nox -s build`, or name a wheel"
+        raise Fault(f"no wheel of vLLM {here.pin.version} in dist/", todo=todo)
     for path in named:
         report = check(
             open_files(path),

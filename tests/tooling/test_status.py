@@ -144,9 +144,9 @@ def test_a_series_that_is_not_the_work_tree_s(
 
 def test_a_wheel_that_is_not_ours(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.layout.dist.mkdir()
-    (project.layout.dist / "vllm-1-py3-none-any.whl").write_bytes(b"no zip")
+    (project.layout.dist / "vllm-0.0.1-py3-none-any.whl").write_bytes(b"no zip")
     told = _told(project, capsys, "--offline")
-    assert "vllm-1-py3-none-any.whl: " in told
+    assert "vllm-0.0.1-py3-none-any.whl: " in told
     assert "this series" not in told
 
 

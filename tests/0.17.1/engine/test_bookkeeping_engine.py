@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = HERE.parents[2]
 FIRST = "num_reqs = self.input_batch.num_reqs"
 BEHIND = "# Compute prompt logprobs if needed."
 
@@ -108,7 +108,7 @@ def _function(source: str, name: str) -> list[str]:
 
 def test_reference_loop_is_that_of_the_pin():
     """vLLM's own property test compares with a copy of the loop: it is exact."""
-    overlay = Path(os.environ.get("NGRAM_OVERLAY", REPOSITORY / "overlay"))
+    overlay = Path(os.environ.get("NGRAM_OVERLAY", REPOSITORY / "overlay" / HERE.parent.name))
     test = overlay / "tests" / "v1" / "worker" / "test_bookkeeping.py"
     runner = pristine() / "vllm" / "v1" / "worker" / "gpu_model_runner.py"
     pin = _function(runner.read_text(), "_bookkeeping_sync")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cpurig.models.ours import TINY_LLAMA
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = Path(os.environ.get("NGRAM_VLLM_TREE", ROOT / "build" / "vllm"))
+ROOT = Path(__file__).resolve().parents[3]
+TREE = Path(os.environ.get("NGRAM_VLLM_TREE", ROOT / "build" / "0.17.1" / "vllm"))
 EXAMPLE = TREE / "examples" / "offline_inference" / "spec_decode.py"
 
 
