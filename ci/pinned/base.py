@@ -155,7 +155,7 @@ def _from_sdist(git: Git, downloads: Path, pin: Pin, source: str | None, show: S
         git,
         tree,
         f"{pin.tag}\n\nThe files of {pin.sdist.file}, as made from\n"
-        f"{pin.repository}\ncommit {pin.commit}.",
+        f"{pin.repository}\ncommit {pin.commit or short_commit(found)}.",
     )
     git.run("update-ref", base_ref(pin, Kind.SDIST), commit)
     return Base(commit, tree, Kind.SDIST)
@@ -178,7 +178,7 @@ def _check_claims(pin: Pin, found: Sequence[Member]) -> None:
     commit = short_commit(found)
     for key, said, made_from, agree in (
         ("version", pin.version, version, pin.version == version),
-        ("commit", pin.commit, f"{commit}…", pin.commit.startswith(commit)),
+        ("commit", pin.commit, f"{commit}…", not pin.commit or pin.commit.startswith(commit)),
     ):
         if not agree:
             raise Fault(
@@ -189,6 +189,11 @@ def _check_claims(pin: Pin, found: Sequence[Member]) -> None:
 
 def _from_git(git: Git, pin: Pin, source: str, show: Show) -> Base:
     """vLLM's own commit from a git repository, without its history."""
+    if not pin.commit:
+        raise Fault(
+            "the pin names no commit, so nothing says whether a git repository has the right one",
+            todo="give the sdist or its folder, or write vllm.commit into the pin",
+        )
     kept = _kept(git, pin, base_ref(pin, Kind.GIT))
     if kept is None or kept.commit != pin.commit:
         show(f"fetching {pin.tag} from {_shown(source)}")

@@ -53,6 +53,8 @@ class Pin:
     """What the series stands on.
 
     Attributes:
+        commit: empty where only the start of its id is known, as the sdist has it;
+            then vLLM comes from the sdist only.
         base_tree: the git tree of the sdist's files without `generated`.
         generated: what making the sdist added; a folder ends in `/`.
         wheels: the precompiled wheels, by `<variant>-<machine>`.
@@ -84,14 +86,14 @@ class Pin:
         return self.wheels[name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Release:
     """[vllm] of the file."""
 
     version: str
     repository: str
     tag: str
-    commit: str
+    commit: str = ""
     base_tree: str
 
 
@@ -137,7 +139,9 @@ def load_pin(path: Path) -> Pin:
     for where, table in {"vllm": read.vllm, "sdist": read.sdist, **named}.items():
         for key, (form, what) in _FORMS.items():
             value = getattr(table, key, None)
-            if value is not None and not re.fullmatch(form, value):
+            if value is None or (key == "commit" and not value):
+                continue
+            if not re.fullmatch(form, value):
                 raise Fault(
                     f"{name}: {where}.{key} should be {what}, is {value!r}",
                     todo=f"correct it, or restore the file: git checkout -- {name}",
@@ -158,6 +162,8 @@ def _lines(table: str, values: Mapping[str, object]) -> str:
 def dump_pin(pin: Pin) -> str:
     """The one form of pin.toml: what `load_pin` reads, ready to be written."""
     vllm = {one.name: getattr(pin, one.name) for one in fields(_Release)}
+    if not pin.commit:
+        del vllm["commit"]
     sdist = {**asdict(pin.sdist), "generated": list(pin.generated)}
     parts = [
         _HEAD,

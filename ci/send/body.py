@@ -1,6 +1,6 @@
 """The text of a pull request: vLLM's own template, filled from a topic's text.
 
-`topics/NAME.md` beside the series holds the three sections that the template asks for.
+`topics/NAME.md` beside the series holds the sections that the template of its vLLM asks for.
 A line `<!-- include: FILE -->` in it stands for a file beside it, so that
 measured tables are kept once, as they were written by the benchmark.
 """
@@ -8,18 +8,26 @@ measured tables are kept once, as they were written by the benchmark.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci.core.errors import Fault
 
 TEMPLATE = ".github/PULL_REQUEST_TEMPLATE.md"
-SECTIONS = ("Purpose", "Test Plan", "Test Result")
 _INCLUDE = re.compile(r"<!-- include: (\S+) -->")
 _ASIDE = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
-def sections(path: Path) -> dict[str, str]:
+def headings(template: str) -> tuple[str, ...]:
+    """The sections that a template asks for."""
+    return tuple(re.findall(r"^## (.*\S)\s*$", template, re.MULTILINE))
+
+
+def sections(path: Path, wanted: Sequence[str]) -> dict[str, str]:
     """The sections of a topic's text, with its tables in place.
+
+    Args:
+        wanted: what they are called.
 
     Raises:
         Fault: the file or an included one is missing, or a section is
@@ -29,7 +37,7 @@ def sections(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise Fault(
             f"{where} is missing",
-            todo=f"write it, with the sections {', '.join(f'## {name}' for name in SECTIONS)}",
+            todo=f"write it, with the sections {', '.join(f'## {name}' for name in wanted)}",
         )
     found: dict[str, list[str]] = {}
     current: list[str] = []
@@ -38,14 +46,14 @@ def sections(path: Path) -> dict[str, str]:
             current = found.setdefault(line[3:].strip(), [])
             continue
         current += _expanded(line, path.parent, where)
-    unknown = [name for name in found if name not in SECTIONS]
+    unknown = [name for name in found if name not in wanted]
     if unknown:
         raise Fault(
             f"{where}: vLLM's template has no section {unknown[0]!r}",
-            todo=f"use {', '.join(SECTIONS)}; smaller headings (###) are free",
+            todo=f"use {', '.join(wanted)}; smaller headings (###) are free",
         )
     texts = {name: "\n".join(lines).strip() for name, lines in found.items()}
-    for name in SECTIONS:
+    for name in wanted:
         if not _ASIDE.sub("", texts.get(name, "")).strip():
             raise Fault(f"{where}: `## {name}` is missing or empty", todo="write it")
     return texts
@@ -62,11 +70,7 @@ def _expanded(line: str, folder: Path, where: str) -> list[str]:
 
 
 def fill(template: str, texts: dict[str, str]) -> str:
-    """vLLM's template with the sections below its headings.
-
-    Raises:
-        Fault: the template has not got one of the headings.
-    """
+    """vLLM's template with the sections below its headings."""
     out = []
     for line in template.splitlines():
         if line.startswith("PLEASE FILL IN THE PR DESCRIPTION"):
@@ -75,10 +79,4 @@ def fill(template: str, texts: dict[str, str]) -> str:
         name = line.removeprefix("## ").strip()
         if line.startswith("## ") and name in texts:
             out += ["", texts[name]]
-    missing = [name for name in SECTIONS if f"## {name}" not in out]
-    if missing:
-        raise Fault(
-            f"vLLM's {TEMPLATE} has no heading `## {missing[0]}` any more",
-            todo="see SECTIONS in ci/send/body.py",
-        )
     return "\n".join(out) + "\n"

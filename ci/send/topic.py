@@ -294,7 +294,13 @@ def topic_body(exported: Exported, text: Path) -> str:
     blob = store.resolve(f"{exported.base.commit}:{prbody.TEMPLATE}")
     if blob is None:
         raise Fault(f"this vLLM has no {prbody.TEMPLATE}", todo="stand on another with --onto")
-    return prbody.fill(store.blob(blob).decode("utf-8"), prbody.sections(text))
+    template = store.blob(blob).decode("utf-8")
+    wanted = prbody.headings(template)
+    if not wanted:
+        raise Fault(
+            f"vLLM's {prbody.TEMPLATE} has no headings any more", todo="see ci/send/body.py"
+        )
+    return prbody.fill(template, prbody.sections(text, wanted))
 
 
 def commands(exported: Exported, repo: Git, where: str, body: str, fork: str | None) -> list[str]:

@@ -18,6 +18,10 @@ def _age(pin: PinStatus) -> str:
     return f"{pin.behind} releases behind {pin.newest}"
 
 
+def _commit(pin: PinStatus) -> str:
+    return pin.commit[:12] or "of no known commit"
+
+
 def _size(topic: TopicStatus) -> str:
     added, removed = sum(p.added for p in topic.patches), sum(p.removed for p in topic.patches)
     own = sum(p.overlay_files for p in topic.patches)
@@ -71,7 +75,7 @@ def as_text(status: Status) -> str:
 
 def _lines(status: Status) -> Iterator[str]:
     pin = status.pin
-    yield f"series {status.series} on vLLM {pin.version} ({pin.commit[:12]}): {_age(pin)}"
+    yield f"series {status.series} on vLLM {pin.version} ({_commit(pin)}): {_age(pin)}"
     for topic in status.topics:
         yield ""
         needs = f"  needs {', '.join(topic.needs)}" if topic.needs else ""
@@ -106,7 +110,7 @@ def as_html(status: Status) -> str:
     pin, series = status.pin, escape(status.series)
     body = [
         f"<h1>Series <code>{series}</code> on vLLM {escape(pin.version)}</h1>",
-        f"<p><code>{escape(pin.commit[:12])}</code>, {escape(_age(pin))}</p>",
+        f"<p><code>{escape(_commit(pin))}</code>, {escape(_age(pin))}</p>",
         *(_topic(topic) for topic in status.topics),
         *(_list(name, lines) for name, lines in _sections(status)),
     ]

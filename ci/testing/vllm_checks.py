@@ -96,8 +96,10 @@ def read_versions(git: Git, tree: str) -> Versions:
     """
     blob = git.resolve(f"{tree}:.pre-commit-config.yaml")
     text = git.blob(blob).decode("utf-8") if blob else ""
-    ruff = re.search(r"repo: \S*/ruff-pre-commit\s+rev: v(\S+)", text)
-    typos = re.search(r"repo: \S*/typos\s+rev: v(\S+)", text)
+    # A tag, or since 0.3x the commit with its tag behind it.
+    rev = r"\s+rev: (?:[0-9a-f]{40}\s+# frozen: )?v(\S+)"
+    ruff = re.search(rf"repo: \S*/ruff-pre-commit{rev}", text)
+    typos = re.search(rf"repo: \S*/typos{rev}", text)
     lists = re.findall(r"additional_dependencies: \[((?:\"[^\"]*\"|[^\]\"])+)\]", text)
     words = [[word.strip(" \"'") for word in found.split(",")] for found in lists]
     mypy = next((found for found in words if re.match(r"mypy(\[|==)", found[0])), None)
@@ -138,9 +140,18 @@ def _script_checks(python: str, tree: Path, paths: tuple[str, ...]) -> Iterator[
         some = (_LAZY_ROOT,) if script == "check_init_lazy_imports" else paths
         yield Check(f"vLLM: {script}", (python, f"tools/pre_commit/{script}.py", *some), tree)
     docs = "tools/pre_commit/generate_attention_backend_docs.py"
-    yield Check("vLLM: attention backend docs", (python, docs, "--check", *paths), tree)
-    # 1: follow imports as vLLM's CI does; without, it reports errors that the pin has.
-    yield Check("vLLM: mypy", (python, "tools/pre_commit/mypy.py", "1", "3.10", *paths), tree)
+    if (tree / docs).exists():
+        yield Check("vLLM: attention backend docs", (python, docs, "--check", *paths), tree)
+    words = _mypy_words(tree / ".pre-commit-config.yaml")
+    yield Check("vLLM: mypy", (python, "tools/pre_commit/mypy.py", *words, *paths), tree)
+
+
+def _mypy_words(config: Path) -> tuple[str, ...]:
+    """What vLLM's CI gives its mypy script: the oldest Python, and in older releases
+    a 1 (follow imports) before it; without that, it reports errors that the pin has."""
+    text = config.read_text("utf-8") if config.exists() else ""
+    found = re.search(r'tools/pre_commit/mypy\.py (1 )?"(3\.\d+)"', text)
+    return (*(found[1] or "").split(), found[2]) if found else ("1", "3.10")
 
 
 def run_checks(checks: Sequence[Check]) -> list[str]:

@@ -50,7 +50,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     if broken:
         raise Fault(broken[0].breakdown[0], todo=f"see {broken[0].log}")
     recorded = {
-        "vllm": f"{source.pin.tag} {source.pin.commit}",
+        "vllm": f"{source.pin.tag} {source.pin.commit}".rstrip(),
         "base_tree": source.pin.base_tree,
         "python": platform.python_version(),
         "machine": platform.machine(),

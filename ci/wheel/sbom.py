@@ -59,11 +59,12 @@ def render(wheel: WheelIdentity, pin: Pin, timestamp: int) -> bytes:
 
 def _pinned(pin: Pin) -> dict[str, Any]:
     """The sources that the wheel descends from."""
+    made_from = f"commit {pin.commit}" if pin.commit else "its commit not known"
     return {
         **_package("pinned-sources", "vllm", pin.version),
         "hashes": _sha256(pin.sdist.sha256),
         "externalReferences": [
-            {"type": "vcs", "url": pin.repository, "comment": f"{pin.tag}, commit {pin.commit}"}
+            {"type": "vcs", "url": pin.repository, "comment": f"{pin.tag}, {made_from}"}
         ],
         "properties": _properties(commit=pin.commit, tree=pin.base_tree, sdist=pin.sdist.file),
     }

@@ -176,7 +176,7 @@ class Report:
         """The report for a person."""
         series = self.wheel.identity
         yield f"{self.name}: series {series.id}, {self.wheel.variant.value}"
-        yield f"  vLLM {series.vllm}, commit {series.commit}"
+        yield f"  vLLM {series.vllm}, commit {series.commit or 'not known'}"
         for patch in series.patches:
             yield f"  {patch.file}  sha256 {patch.sha256[:16]}…  {patch.upstream}".rstrip()
         for origin in Origin:

@@ -59,6 +59,31 @@ def test_versions_of_a_later_release(tmp_path: Path) -> None:
     assert versions.mypy == ("mypy[faster-cache]==1.19.1", "regex", "types-torch")
 
 
+def test_versions_of_a_release_with_frozen_revisions(tmp_path: Path) -> None:
+    later = CONFIG.replace("rev: v", f"rev: {'0a' * 20}  # frozen: v")
+    source = _source(tmp_path, {}, {".pre-commit-config.yaml": later})
+    versions = lint.read_versions(source.git, source.tree)
+    assert (versions.ruff, versions.typos) == ("0.14.0", "1.38.1")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (('0 "3.10"', '1 "3.10"', '1 "3.11"'), ("1", "3.10")),
+        (('"3.11"',), ("3.11",)),
+    ],
+)
+def test_mypy_is_run_as_vllm_does(
+    tmp_path: Path, entries: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    text = "".join(f"    entry: python tools/pre_commit/mypy.py {one}\n" for one in entries)
+    (tmp_path / ".pre-commit-config.yaml").write_text(text)
+    environment = Environment(Path(sys.executable).parent.parent)
+    checks = lint.vllm_checks(environment, tmp_path, ("vllm/a.py",))
+    args = next(check.args for check in checks if check.name == "vLLM: mypy")
+    assert args[1:] == ("tools/pre_commit/mypy.py", *words, "vllm/a.py")
+
+
 def test_a_configuration_of_another_form(tmp_path: Path) -> None:
     source = _source(tmp_path, {}, {".pre-commit-config.yaml": "repos: []\n"})
     with pytest.raises(Fault, match="does not name ruff, typos and mypy"):

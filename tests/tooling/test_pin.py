@@ -36,6 +36,13 @@ def test_written_as_it_was_read() -> None:
     assert dump_pin(load_pin(path)) == path.read_text()
 
 
+def test_the_commit_may_be_left_out(tmp_path: Path) -> None:
+    path = _changed(tmp_path, 'commit = "95c0f928cdeeaa21c4906e73cee6a156e1b3b995"\n', "")
+    pin = load_pin(path)
+    assert pin.commit == ""
+    assert dump_pin(pin) == path.read_text()
+
+
 def test_read_as_it_was_written(tmp_path: Path) -> None:
     pin = load_pin(PROJECT / "patches" / "0.17.1" / "pin.toml")
     other = dataclasses.replace(pin, generated=("a b", 'ü"\\/'), wheels={"cpu-riscv64": pin.sdist})

@@ -637,6 +637,21 @@ def test_a_pin_that_changed_after_its_base_was_imported(
     assert _import(layout, pin) == base
 
 
+def test_a_pin_without_a_commit(
+    layout: Layout, pin: Pin, tmp_path: Path, index: Index, upstream: Git
+) -> None:
+    words = b"__commit_id__ = commit_id = 'g62d4bc3c7'"
+    data = _sdist(tmp_path / pin.sdist.file, FILES, version=words)
+    pin = dataclasses.replace(pin, sdist=_artifact(data, pin.sdist.file), commit="")
+    index.files[pin.sdist.file] = data
+    base = _import(layout, pin)
+    assert (base.kind, base.tree) == (Kind.SDIST, pin.base_tree)
+    store = Git(layout.store)
+    assert "commit 62d4bc3c7." in store.text("show", "-s", "--format=%B", base.commit)
+    with pytest.raises(Fault, match="names no commit, so nothing says whether"):
+        _import(layout, pin, upstream.git_dir.as_uri())
+
+
 def test_a_pin_that_changed_after_its_base_was_fetched(
     layout: Layout, pin: Pin, upstream: Git, index: Index
 ) -> None:

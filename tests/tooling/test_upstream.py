@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ci import cli
+from ci.core.errors import Fault
+from ci.send import body
 from ci.series.model import Patch, Series, SeriesFiles, Topic, dump_series, load_series
 from ci.series.topics import closure, subset, topic_closure
 from tests.tooling.projects import UPSTREAM, Project, put, sdist_of, text
@@ -276,6 +278,20 @@ def test_wrong_use(
 ) -> None:
     assert _run(ready, *words) == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_text_has_the_sections_of_its_template(tmp_path: Path) -> None:
+    template = "## Overview\n\n<!-- in 1-2 lines -->\n\n## Claims\n\n---\nchecklist\n"
+    wanted = body.headings(template)
+    assert wanted == ("Overview", "Claims")
+    path = tmp_path / "one.md"
+    path.write_text("## Overview\n\nSix.\n\n## Claims\n\n- six\n")
+    filled = body.fill(template, body.sections(path, wanted))
+    assert filled.startswith("## Overview\n\nSix.\n")
+    assert "## Claims\n\n- six\n" in filled
+    path.write_text("## Purpose\n\nSix.\n")
+    with pytest.raises(Fault, match="no section 'Purpose': use Overview, Claims"):
+        body.sections(path, wanted)
 
 
 def test_a_closure_follows_needs_of_needs() -> None:
