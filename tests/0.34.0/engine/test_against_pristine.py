@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The series' scheduler against the pristine one, step by step.
 
-NGRAM_PRISTINE names a folder with the pristine vLLM, NGRAM_SERIES one with the series and
-its tests. The series' own test holds the shortcuts against plain code that it brings
-along. Here the same steps run on both trees' modules, in one process, so nothing is copied.
+The series is the installed vLLM. NGRAM_PRISTINE names a folder with the pristine one,
+NGRAM_SERIES_TESTS one with the series' tests. The series' own test holds the shortcuts
+against plain code that it brings along. Here the same steps run on both trees' modules, in
+one process, so nothing is copied.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -23,18 +25,18 @@ from hypothesis import strategies as st
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 from step_trees import Core, current, load_core
 
-NAMES = {"PATCHED": "NGRAM_SERIES", "PRISTINE": "NGRAM_PRISTINE"}
-if missing := [name for name in NAMES.values() if name not in os.environ]:
+NEEDED = ("NGRAM_PRISTINE", "NGRAM_SERIES_TESTS")
+if missing := [name for name in NEEDED if name not in os.environ]:
     pytest.skip(f"{' and '.join(missing)} not given", allow_module_level=True)
-TREES = {name: Path(os.environ[variable]).resolve() for name, variable in NAMES.items()}
+PRISTINE, TESTS = (Path(os.environ[name]).resolve() for name in NEEDED)
+SPEC = importlib.util.find_spec("vllm")
+assert SPEC is not None and SPEC.origin is not None
 HARNESS = "tests.v1.core.test_step_fast_paths"
 EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
 
 
 def load_harness(core: Core) -> ModuleType:
-    """The patched tree's test module, on a tree's scheduler."""
-    if (path := str(TREES["PATCHED"])) not in sys.path:
-        sys.path.insert(0, path)
+    """The series' test module, on a tree's scheduler."""
     for name in [n for n in sys.modules if n.startswith("tests.v1.core")]:
         del sys.modules[name]
     with current(core):
@@ -43,7 +45,15 @@ def load_harness(core: Core) -> ModuleType:
     return harness
 
 
-CORES = {name: load_core(tree) for name, tree in TREES.items()}
+importlib.import_module("v2rig.local_models")
+sys.path.append(str(TESTS))
+# The series first: its types, which both share, have all fields of the pristine ones.
+CORES = {
+    "PATCHED": load_core(Path(SPEC.origin).resolve().parents[1]),
+    "PRISTINE": load_core(PRISTINE),
+}
+# The series gives placeholders of drafts less room on purpose; all else has to be equal.
+CORES["PATCHED"].find("AsyncScheduler")._num_padding_tokens = lambda _self, _request: 0
 HARNESSES = {name: load_harness(core) for name, core in CORES.items()}
 PATCHED = HARNESSES["PATCHED"]
 
@@ -60,7 +70,9 @@ def plain_values(value: Any) -> Any:
 
 
 def test_the_trees_are_two() -> None:
-    pristine, patched = (core.find("KVCacheCoordinator") for core in CORES.values())
+    pristine, patched = (
+        CORES[name].find("KVCacheCoordinator") for name in ("PRISTINE", "PATCHED")
+    )
     assert pristine is not patched
     assert not hasattr(pristine, "get_num_missing_blocks")
     assert hasattr(patched, "get_num_missing_blocks")
