@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from engines import GPU_ASYNC, GPU_SYNC, MODES, NGRAM, NONE, Run, engine
+from engines import GPU_ASYNC, GPU_SYNC, NGRAM, NONE, Run, engine
 from grounded import CHATS, chat
+from line import MODES
 from scenarios import greedy, tokens
 from transformers import AutoTokenizer
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from cpurig.models.vocab import llama_tokenizer
-from engines import GPU_ASYNC, MODES, NONE, engine
+from engines import GPU_ASYNC, NONE, engine
 from episodes import TableModel, with_outputs_at_once, with_table_model
+from line import MODES
 from vllm.reasoning import ReasoningParserManager
 from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
 

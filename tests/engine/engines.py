@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines in one process, in the four modes that the tests compare."""
+"""Engines in one process, in the modes that the tests compare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from cpurig.models.ours import TINY_LLAMA
 from cpurig.streams import TIMELINE, OrderFault
+from line import ARGUMENTS
 
 NONE, NGRAM, GPU_SYNC, GPU_ASYNC = (
     "none",
@@ -18,7 +19,6 @@ NONE, NGRAM, GPU_SYNC, GPU_ASYNC = (
     "ngram_gpu sync",
     "ngram_gpu async",
 )
-MODES = (NONE, NGRAM, GPU_SYNC, GPU_ASYNC)
 SPECULATION = {
     "num_speculative_tokens": 3,
     "prompt_lookup_min": 2,
@@ -41,7 +41,7 @@ def mode_arguments(mode: str, speculation: dict[str, int]) -> dict[str, Any]:
 def engine_arguments(
     mode: str, speculation: dict[str, int] | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """What every engine of the tests is made with; `arguments` win."""
+    """What every engine of a line's tests is made with; `arguments` win."""
     return {
         "model": TINY_LLAMA,
         # Half precision rounds differently for one token and for four.
@@ -52,6 +52,7 @@ def engine_arguments(
         "seed": 0,
         "block_size": 32,
         "disable_log_stats": False,
+        **ARGUMENTS,
         **mode_arguments(mode, speculation or SPECULATION),
         **arguments,
     }
