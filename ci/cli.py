@@ -80,26 +80,14 @@ VERBS: tuple[Verb, ...] = (
     _module_verb(
         "lint", "check the tooling, the series and what it changes in vLLM", all_lines=True
     ),
-    _module_verb(
-        "verify",
-        "check a wheel or an installed vLLM against its series",
-        all_lines=True,
-    ),
+    _module_verb("verify", "check a wheel or an installed vLLM against its series", all_lines=True),
     _module_verb("baseline", "record upstream's tests on the pristine pin"),
     _module_verb("bench", "run a benchmark in the test environment", passes_on=True),
     _module_verb("bundle", "pack the device checks for a machine with a GPU"),
     _module_verb("refresh", "take edits of the work tree into the series"),
     _module_verb("upstream", "make a topic ready to be sent to vLLM"),
-    _module_verb(
-        "prefixes",
-        "try every prefix, topic and declared need by itself",
-        all_lines=True,
-    ),
-    _module_verb(
-        "status",
-        "show where everything stands, on one screen",
-        all_lines=True,
-    ),
+    _module_verb("prefixes", "try every prefix, topic and declared need by itself", all_lines=True),
+    _module_verb("status", "show where everything stands, on one screen", all_lines=True),
     _module_verb("roll", "try the series on another vLLM, and move it there"),
 )
 

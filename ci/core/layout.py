@@ -89,6 +89,7 @@ class Layout:
             upstream=own / "upstream",
             engine=own / "engine",
             overlay=self.overlay,
+            work_tree=self.work_tree,
             build=self.build,
             shared=self.shared,
             downloads=self.downloads,

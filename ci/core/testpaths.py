@@ -17,6 +17,7 @@ class TestPaths:
         upstream: holds selection.toml and baseline.json.
         engine: the engine's tests.
         overlay: the series' own files; its tests are those below tests/.
+        work_tree: the checkout of the composed head.
         build: for what is made for the line; may be deleted at any time.
         shared: for what is made once for all lines.
         downloads: verified inputs.
@@ -31,6 +32,7 @@ class TestPaths:
     upstream: Path
     engine: Path
     overlay: Path
+    work_tree: Path
     build: Path
     shared: Path
     downloads: Path

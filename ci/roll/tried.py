@@ -18,7 +18,7 @@ from ci.series.base import open_base
 from ci.series.compose import BaseTree
 from ci.series.export import canonicalize
 from ci.series.model import SeriesFiles, Topic
-from ci.series.paths import SeriesPaths
+from ci.series.paths import SeriesPaths, named
 from ci.series.resolutions import Resolution
 from ci.series.write import write_series
 
@@ -87,12 +87,7 @@ def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:
     if not pin.wheels:
         say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
     content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
-    return write_series(
-        folders,
-        exported,
-        composed.lock,
-        {folders.pin.relative_to(folders.root).as_posix(): content},
-    )
+    return write_series(folders, exported, composed.lock, {named(folders, folders.pin): content})
 
 
 def _topics(tried: Tried) -> tuple[Topic, ...]:

@@ -25,7 +25,7 @@ from ci.series.lock import Lock
 from ci.series.message import problems
 from ci.series.model import Patch, SeriesFiles, dump_series, read_files, series_paths
 from ci.series.patch import AUTHOR, PatchFile
-from ci.series.paths import SeriesPaths
+from ci.series.paths import SeriesPaths, named
 
 _RELOCK = "`nox -s apply -- --relock` writes it in canonical form"
 _SUBJECT = re.compile(r"\[[A-Za-z][A-Za-z0-9 _/-]*\]")
@@ -75,9 +75,7 @@ def check_series(folders: SeriesPaths) -> list[Problem]:
 
 
 def _check_tables(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> Iterator[Problem]:
-    table, lockfile = (
-        p.relative_to(folders.root).as_posix() for p in (folders.series, folders.lock)
-    )
+    table, lockfile = named(folders, folders.series), named(folders, folders.lock)
     if folders.series.read_bytes() != dump_series(files.series):
         yield Problem(table, f"is not in canonical form: {_RELOCK}")
     if folders.lock.read_bytes() != locking.dump_lock(lock):
@@ -92,12 +90,12 @@ def _check_folder(folders: SeriesPaths) -> Iterator[Problem]:
     known = {"pin.toml", "series.toml", "series.lock", "topics", "resolutions"}
     for path in sorted(folders.patches.iterdir()):
         if path.name not in known and path.suffix != ".patch":
-            yield Problem(path.relative_to(folders.root).as_posix(), "does not belong here")
+            yield Problem(named(folders, path), "does not belong here")
     solved = folders.patches / "resolutions"
     try:
         resolutions.load(solved)
     except Fault as fault:
-        yield Problem(solved.relative_to(folders.root).as_posix(), str(fault))
+        yield Problem(named(folders, solved), str(fault))
 
 
 # --- one patch -----------------------------------------------------------------

@@ -17,7 +17,7 @@ from ci.core.content import Content, has_conflicts
 from ci.core.errors import Fault, listed
 from ci.core.files import read_plain
 from ci.series.model import SeriesFiles, toml_string
-from ci.series.paths import SeriesPaths
+from ci.series.paths import SeriesPaths, named
 
 _HEAD = """\
 # What the series must be and give: checked by every apply. Written by
@@ -67,7 +67,7 @@ def load_lock(folders: SeriesPaths) -> Lock | None:
     """
     if not folders.lock.exists():
         return None
-    name = folders.lock.relative_to(folders.root).as_posix()
+    name = named(folders, folders.lock)
     if has_conflicts(read_plain(folders.lock)):
         raise Fault(
             f"{name} has merge conflicts",
@@ -107,7 +107,7 @@ def check_inputs(lock: Lock | None, files: SeriesFiles, base_tree: str) -> None:
     Raises:
         Fault: names the first patch that differs, and how.
     """
-    where = f"patches/{files.line}"
+    where = files.patch_folder
     if lock is None:
         raise Fault(
             f"{where}/series.lock is missing",

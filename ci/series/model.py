@@ -18,7 +18,7 @@ from ci.core import files, toml
 from ci.core.content import Content, has_conflicts, may_be_ref, show
 from ci.core.errors import Fault, listed
 from ci.series.merged import settled
-from ci.series.paths import SeriesPaths
+from ci.series.paths import SeriesPaths, named
 
 _HEAD = """\
 # The order of the patches, the files that each adds (under overlay/), and the
@@ -108,9 +108,14 @@ class SeriesFiles:
     patches: Mapping[str, bytes]
     overlay: Mapping[str, Content] = field(default_factory=dict)
 
+    @property
+    def patch_folder(self) -> str:
+        """Where the line's patches, pin and lock lie, from the checkout's root."""
+        return f"patches/{self.line}"
+
     def patch_path(self, patch: Patch) -> str:
         """Where a patch lies, from the checkout's root."""
-        return f"patches/{self.line}/{patch.file}"
+        return f"{self.patch_folder}/{patch.file}"
 
     def overlay_path(self, path: str) -> str:
         """Where an overlay file lies, from the checkout's root."""
@@ -217,7 +222,7 @@ def load_series(folders: SeriesPaths) -> Series:
     Raises:
         Fault: it is missing, malformed or contradicts itself.
     """
-    name = folders.series.relative_to(folders.root).as_posix()
+    name = named(folders, folders.series)
     tables = toml.read(folders.series, _SeriesToml, name)
     series = Series(tables.topic, tables.patch)
     try:
@@ -330,17 +335,13 @@ def _settled(files: SeriesFiles, settle: bool) -> SeriesFiles:
 
 def _check_present(folders: SeriesPaths, series: Series) -> None:
     """See that the files of a series are those that series.toml names."""
-
-    def named(path: Path) -> str:
-        return path.relative_to(folders.root).as_posix()
-
-    table = named(folders.series)
-    overlay = map(folders.overlay.joinpath, list_files(folders.overlay))
-    present = {named(path) for path in folders.patches.glob("*.patch") if path.exists()}
-    present |= {*map(named, overlay)}
-    owners = {named(folders.patches / patch.file): "series.toml" for patch in series.patches}
-    for patch in series.patches:
-        owners |= {named(folders.overlay / path): patch.file for path in patch.overlay}
+    table = named(folders, folders.series)
+    found = [path for path in folders.patches.glob("*.patch") if path.exists()]
+    found += map(folders.overlay.joinpath, list_files(folders.overlay))
+    present = {named(folders, path) for path in found}
+    owners = {named(folders, folders.patches / one.file): "series.toml" for one in series.patches}
+    for one in series.patches:
+        owners |= {named(folders, folders.overlay / path): one.file for path in one.overlay}
     for path, owner in owners.items():
         if path not in present:
             raise Fault(
@@ -360,7 +361,7 @@ def series_paths(folders: SeriesPaths, files: SeriesFiles) -> list[str]:
     """The files of a series by their paths from the checkout's root."""
     where = [folders.series, folders.lock, *map(folders.patches.joinpath, files.patches)]
     where += map(folders.overlay.joinpath, files.overlay)
-    return [path.relative_to(folders.root).as_posix() for path in where]
+    return [named(folders, path) for path in where]
 
 
 def read_files(folders: SeriesPaths, *, settle: bool = False) -> SeriesFiles:

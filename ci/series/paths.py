@@ -34,3 +34,8 @@ class SeriesPaths(Protocol):
     @property
     def build(self) -> Path:
         """For what is made; a change of the series is staged below it."""
+
+
+def named(folders: SeriesPaths, path: Path) -> str:
+    """What a file of the checkout is called: its path from the root."""
+    return path.relative_to(folders.root).as_posix()

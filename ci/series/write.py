@@ -22,7 +22,7 @@ from ci.core.content import FOLDER, REGULAR, Content
 from ci.core.errors import Fault, listed
 from ci.series.lock import Lock, dump_lock
 from ci.series.model import SeriesFiles, dump_series, list_files, own_comments
-from ci.series.paths import SeriesPaths
+from ci.series.paths import SeriesPaths, named
 
 _Side = Mapping[str, "Content | None"]
 """Paths from the checkout's root, each with its content; None where no file is."""
@@ -46,7 +46,7 @@ def _present(folders: SeriesPaths) -> set[str]:
     """Every file of the series that is there."""
     overlay = map(folders.overlay.joinpath, list_files(folders.overlay))
     found = [*folders.patches.glob("*.patch"), *overlay]
-    return {path.relative_to(folders.root).as_posix() for path in found}
+    return {named(folders, path) for path in found}
 
 
 def _wanted(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> dict[str, Content]:
@@ -55,7 +55,7 @@ def _wanted(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> dict[str, C
     found[folders.series] = Content(REGULAR, dump_series(files.series))
     found[folders.lock] = Content(REGULAR, dump_lock(lock))
     found.update({folders.overlay / path: content for path, content in files.overlay.items()})
-    return {path.relative_to(folders.root).as_posix(): one for path, one in found.items()}
+    return {named(folders, path): one for path, one in found.items()}
 
 
 def write_series(
@@ -83,6 +83,7 @@ def write_series(
         return []
     old = {path: current[path] for path in differing}
     new = {path: wanted.get(path) for path in differing}
+    folders.build.mkdir(parents=True, exist_ok=True)
     _put(folders, os.fsencode(_journal(folders)), Content(REGULAR, _dump(old, new)))
     checkpoint("swap: stage in place")
     try:
@@ -107,8 +108,7 @@ def _keep_comments(folders: SeriesPaths) -> None:
     comments = own_comments(folders.series.read_bytes()) if folders.series.exists() else []
     if comments:
         raise Fault(
-            f"{folders.series.relative_to(folders.root)} has comments that would be lost: "
-            "it is written anew",
+            f"{named(folders, folders.series)} has comments that would be lost: it is written anew",
             todo="move them to the patches' messages or to docs/",
             details=tuple(comments),
         )
@@ -132,7 +132,6 @@ def _load(data: bytes) -> tuple[_Side, _Side]:
 def _put(folders: SeriesPaths, where: bytes, content: Content) -> None:
     """Write a file in one step, over the one that is there."""
     draft = folders.build / "swap.draft"
-    draft.parent.mkdir(parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
     on_disk.write_new(os.fsencode(draft), content)
     on_disk.put(draft, where)
@@ -141,7 +140,7 @@ def _put(folders: SeriesPaths, where: bytes, content: Content) -> None:
 def _move(folders: SeriesPaths, to: _Side) -> None:
     """Make files of the checkout what they are in `to`, the lock last."""
     now = _read(folders.root, to)
-    late = folders.lock.relative_to(folders.root).as_posix()
+    late = named(folders, folders.lock)
     # Deletions first: a file may make way for a folder of its name.
     for path, content in sorted(to.items(), key=lambda one: (one[1] is not None, one[0] == late)):
         if content is None and now[path] is not None:

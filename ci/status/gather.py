@@ -144,10 +144,11 @@ def _tests(build: Path, identity: SeriesIdentity) -> tuple[str, ...]:
 
 
 def _wheels(dist: Path, version: str, identity: SeriesIdentity) -> tuple[WheelStatus, ...]:
+    from ci.wheel.archive import wheels_of
     from ci.wheel.verify import WheelFiles, read_identity
 
     found = []
-    for path in sorted(dist.glob(f"*-{version}*.whl")):
+    for path in wheels_of(dist, version):
         try:
             wheel = read_identity(WheelFiles(path))
         except Fault as fault:

@@ -104,8 +104,7 @@ def split_paths(where: TestPaths, args: Sequence[str]) -> tuple[tuple[str, ...],
         Fault: there is no such file.
     """
     root, paths, rest = where.root, [], []
-    vllm = where.build / "vllm"
-    trees = [path.relative_to(root).as_posix() for path in (where.overlay, vllm)]
+    trees = [path.relative_to(root).as_posix() for path in (where.overlay, where.work_tree)]
     for before, word in zip(("", *args), args, strict=False):
         file, _, test = word.partition("::")
         looks_like_one = "/" in file or file.endswith(".py")

@@ -55,7 +55,7 @@ def apply(
     """
     if recover(layout):
         say("finished a refresh that was cut short")
-    adopt(layout.shared, layout.build, layout.store, layout.line)
+    adopt(layout.shared, layout.work_tree, layout.store, layout.line)
     tree = WorkTree(layout.work_tree, layout.store)
     if not (relock or discard or source is not None):
         same = applied.nothing_to_do(tree, _locked(layout))

@@ -23,10 +23,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb: a report for each wheel or installation, a fault at the first wrong one."""
     from ci.pinned.fetch import fetch_artifact
+    from ci.wheel.archive import wheels_of
     from ci.wheel.composed import composed_series
 
     here = composed_series(layout, layout.store)
-    named: list[Path] = args.what or sorted(layout.dist.glob(f"*-{here.pin.version}+*.whl"))
+    named: list[Path] = args.what or wheels_of(layout.dist, here.pin.version)
     if not named:
         todo = "run `nox -s build`, or name a wheel"
         raise Fault(f"no wheel of vLLM {here.pin.version} in dist/", todo=todo)

@@ -189,6 +189,11 @@ def with_tag(metadata: bytes, tag: str) -> bytes:
     return "\n".join([*lines, ""]).encode("utf-8")
 
 
+def wheels_of(folder: Path, version: str) -> list[Path]:
+    """The wheels in a folder of a vLLM release, whatever their local version."""
+    return sorted(folder.glob(f"*-{version}[+-]*.whl"))
+
+
 def tag_of(file_name: str) -> str:
     """The tag part of a wheel's file name."""
     return "-".join(file_name.removesuffix(".whl").split("-")[-3:])

@@ -17,12 +17,12 @@ from ci.git.store import point_at
 _KEPT = ("roll", "upstream", "swap", "releases.json", "test-results.json")
 
 
-def adopt(shared: Path, build: Path, store: Path, line: str) -> None:
-    """Move a work tree that lies in `shared` itself to the line's folder, `build`.
+def adopt(shared: Path, new: Path, store: Path, line: str) -> None:
+    """Move a work tree that lies in `shared` itself to where the line's is, `new`.
 
     A run that is cut short is finished by the next one: the work tree goes last.
     """
-    old, new = shared / "vllm", build / "vllm"
+    old, build = shared / "vllm", new.parent
     if not (old / ".git" / "series-work-tree").is_file() or new.exists():
         return
     build.mkdir(parents=True, exist_ok=True)

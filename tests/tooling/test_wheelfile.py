@@ -119,3 +119,10 @@ def test_what_is_no_wheel(tmp_path: Path) -> None:
         archive.writestr("a", "b")
     with pytest.raises(Fault, match="0 dist-info folders"):
         wheelfile.read_record(tmp_path / "plain.zip")
+
+
+def test_wheels_of_a_release_are_not_those_of_one_that_begins_alike(tmp_path: Path) -> None:
+    names = ["vllm-0.1.1+x.cpu-py3-none-any.whl", "vllm-0.1.1-py3-none-any.whl"]
+    for name in (*names, "vllm-0.1.10+x-py3-none-any.whl", "vllm-0.1.1.tar.gz"):
+        (tmp_path / name).touch()
+    assert [path.name for path in wheelfile.wheels_of(tmp_path, "0.1.1")] == names
