@@ -38,7 +38,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Install the CPU wheel, verify it and run the tests; -- takes pytest's options."""
+    """Install a line's wheel, verify it and run the tests; -- takes pytest's options."""
     _ci(session, "test")
 
 

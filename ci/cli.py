@@ -76,7 +76,12 @@ def _module_verb(name: str, help: str, *, passes_on: bool = False, all_lines: bo
 VERBS: tuple[Verb, ...] = (
     _module_verb("apply", "compose the series on the pinned vLLM and check it out", all_lines=True),
     _module_verb("build", "build the composed series as wheels in dist/", all_lines=True),
-    _module_verb("test", "install the CPU wheel, verify it and run the tests", passes_on=True),
+    _module_verb(
+        "test",
+        "install a line's wheel, verify it and run the tests",
+        passes_on=True,
+        all_lines=True,
+    ),
     _module_verb(
         "lint", "check the tooling, the series and what it changes in vLLM", all_lines=True
     ),

@@ -11,43 +11,38 @@ from ci.core import toml
 from ci.core.errors import Fault
 from ci.env.venvs import Recipe
 from ci.git.repo import Git
-from ci.pinned.variant import Variant
 
 
-def recipe(tests: Path, git: Git, tree: str, variant: Variant = Variant.CPU) -> Recipe:
+def recipe(tests: Path, git: Git, tree: str, kind: str = "cpu") -> Recipe:
     """vLLM's own requirements and those of its build, as `tree` states them, and the tests'.
 
-    The environment of the CPU variant also builds the CUDA wheel: what that
+    Every environment but that of "cuda" also builds the CUDA wheel: what that
     needs at run time is not needed to build it.
 
     Args:
         tests: the folder with the tests' requirements.txt and constraints.txt.
+        kind: which of vLLM's requirements/KIND.txt; "common" is what no device asks for.
 
     Raises:
         Fault: the tree lacks one of vLLM's files, or a line of it cannot be read.
     """
     lines = [
-        *runtime(git, tree, variant),
+        *runtime(git, tree, kind),
         *_build(git, tree),
         *_listed((tests / "requirements.txt").read_text("utf-8")),
     ]
     return Recipe(
-        "vllm" if variant is Variant.CPU else f"vllm-{variant.value}",
+        "vllm-cuda" if kind == "cuda" else "vllm",
         tuple(dict.fromkeys(_without_local_label(line) for line in lines)),
         tests / "constraints.txt",
     )
 
 
-def runtime(git: Git, tree: str, variant: Variant) -> list[str]:
-    """What vLLM asks for at run time, as `tree` states it."""
-    return list(_runtime(git, tree, f"{variant.value}.txt"))
-
-
-def _runtime(git: Git, tree: str, name: str) -> Iterator[str]:
-    """The lines of requirements/NAME and of the files that it includes."""
-    for line in _listed(_read(git, tree, f"requirements/{name}").decode("utf-8")):
+def runtime(git: Git, tree: str, kind: str) -> Iterator[str]:
+    """The lines of vLLM's requirements/KIND.txt and of the files that it includes."""
+    for line in _listed(_read(git, tree, f"requirements/{kind}.txt").decode("utf-8")):
         if line.startswith("-r "):
-            yield from _runtime(git, tree, line.removeprefix("-r ").strip())
+            yield from runtime(git, tree, line.removeprefix("-r ").strip().removesuffix(".txt"))
         elif not line.startswith("--"):
             yield line
 

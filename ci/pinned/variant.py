@@ -6,14 +6,15 @@ import enum
 import platform
 import shutil
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 
 class Variant(enum.Enum):
     """What a wheel runs on; the value is vLLM's own name of the target device."""
 
-    CUDA = "cuda"
     CPU = "cpu"
+    CUDA = "cuda"
 
     @property
     def local_label(self) -> str:
@@ -45,10 +46,14 @@ def gpu_visible() -> bool:
     return listed.returncode == 0 and b"GPU " in listed.stdout
 
 
-def choose(name: str | None) -> tuple[Variant, ...]:
-    """The variants that `cuda`, `cpu` or `all` stand for; without a name, this machine's."""
+def choose(name: str | None, offered: Collection[Variant]) -> tuple[Variant, ...]:
+    """The variants that `cuda`, `cpu` or `all` stand for; without a name, this machine's.
+
+    Args:
+        offered: the variants that the pin names a precompiled wheel for.
+    """
     if name == "all":
-        return (Variant.CPU, Variant.CUDA)
-    if name is None:
-        return (Variant.CUDA,) if gpu_visible() else (Variant.CPU,)
-    return (Variant(name),)
+        return tuple(offered)
+    if name is not None:
+        return (Variant(name),)
+    return (Variant.CUDA if gpu_visible() or Variant.CPU not in offered else Variant.CPU,)

@@ -63,33 +63,47 @@ _TEST_NAMES = (b"pyproject.toml", b"setup.py", b"README.md")
 
 @dataclass(frozen=True)
 class TestEnvironment:
-    """An environment with the wheel of `source` for `variant` installed in it."""
+    """An environment with a wheel of `source` installed in it.
+
+    Attributes:
+        gpu: whether vLLM runs on a GPU; else the test platform takes its place,
+            with the libraries of the CPU wheel or with none.
+    """
 
     __test__ = False  # no test class of pytest's
 
     paths: TestPaths
     source: ComposedSeries
-    variant: Variant
+    gpu: bool
     environment: Environment
+
+    @property
+    def has_libraries(self) -> bool:
+        """Whether the compiled operators of the installed wheel can be loaded here."""
+        return self.gpu or tested_variant(self.source, self.gpu) is Variant.CPU
 
     # -- what tests are run with ------------------------------------------------
 
     @cached_property
     def support(self) -> Path:
-        """A copy of the support packages, and cpurig installed from it."""
-        origin = self.paths.support
-        files = sources_below(origin)
-        key = key_of(str(self.environment.folder.stat().st_ino), files=files)
+        """A copy of the support packages that the lines share, installed with the line's own."""
+        shared, own = self.paths.support, self.paths.requirements / "support"
+        files = {folder: sources_below(folder) for folder in (shared, own) if folder.exists()}
+        # Written once, when the environment is made.
+        made = str((self.environment.folder / "pyvenv.cfg").stat().st_mtime_ns)
+        target = self.paths.runs / "support"
 
-        def make(folder: Path) -> None:
-            for path in files:
-                target = folder / path.relative_to(origin)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-            environments.install_sources(self.environment, folder)
+        def make(target: Path) -> None:
+            for folder, sources in files.items():
+                copy = target if folder == shared else target / "own"
+                for path in sources:
+                    place = copy / path.relative_to(folder)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, place)
+                environments.install_sources(self.environment, copy)
 
-        ensure_built(self.paths.runs / "support", key, make)
-        return self.paths.runs / "support"
+        ensure_built(target, key_of(made, files=[f for each in files.values() for f in each]), make)
+        return target
 
     @cached_property
     def models(self) -> Path:
@@ -147,13 +161,15 @@ class TestEnvironment:
     def pristine(self) -> Path:
         """A folder with the pinned vLLM, ready to be imported from PYTHONPATH."""
         tree = self.source.pin.base_tree
-        artifact = self.source.wheel(self.variant).precompiled
+        artifact = self.source.wheel(tested_variant(self.source, self.gpu)).precompiled
+        added = "" if self.has_libraries else ".py"
 
         def make(folder: Path) -> None:
             export_tree(self.source.git, tree, folder, lambda path: path.startswith(b"vllm/"))
             with open_wheel(fetch_artifact(self.paths.downloads, artifact)) as wheel:
                 for name in wheel.namelist():
-                    if name.startswith("vllm/") and not (folder / name).exists():
+                    ours = name.startswith("vllm/") and name.endswith(added)
+                    if ours and not (folder / name).exists():
                         wheel.extract(name, folder)
 
         target = self.paths.build / "pristine"
@@ -170,7 +186,7 @@ class TestEnvironment:
         return {
             **users,
             **_ANYWHERE,
-            **(_CPU if self.variant is Variant.CPU else _GPU),
+            **(_GPU if self.gpu else _CPU),
             "PATH": os.pathsep.join((str(self.environment.python.parent), users.get("PATH", ""))),
             "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in path),
             "VLLM_CACHE_ROOT": str((self.paths.runs / "cache").absolute()),
@@ -182,25 +198,38 @@ class TestEnvironment:
             "HF_HOME": str(self.models.absolute()),
             project().variable("REAL_MODEL"): str(self.real_model.absolute()),
             project().variable("PRISTINE"): str(self.pristine.absolute()),
+            project().variable("SERIES_TESTS"): str(
+                self.tree_of_tests(self.source.tree, "series").absolute()
+            ),
         }
 
 
-def build_environment(
-    paths: TestPaths, source: ComposedSeries, variant: Variant = Variant.CPU
-) -> Environment:
-    """The environment that tests the wheel of `variant`; the CPU variant's also builds both."""
+def tested_variant(source: ComposedSeries, gpu: bool) -> Variant:
+    """The wheel that is tested: without a GPU the CUDA wheel only where there is no other.
+
+    Its libraries cannot be loaded there, but its Python is what users get.
+    """
+    return Variant.CUDA if gpu or Variant.CPU not in source.variants else Variant.CPU
+
+
+def build_environment(paths: TestPaths, source: ComposedSeries, gpu: bool = False) -> Environment:
+    """The environment that tests are run in; the one without a GPU also builds every wheel."""
+    kind = "cuda" if gpu else "cpu" if Variant.CPU in source.variants else "common"
     return environments.ensure(
-        paths.envs, requirements.recipe(paths.requirements, source.git, source.tree, variant)
+        paths.envs, requirements.recipe(paths.requirements, source.git, source.tree, kind)
     )
 
 
-def make_environment(paths: TestPaths, source: ComposedSeries, variant: Variant) -> TestEnvironment:
+def make_environment(
+    paths: TestPaths, source: ComposedSeries, gpu: bool = False
+) -> TestEnvironment:
     """The environment with this series' wheel, built if it is not there, and its files checked.
 
     Raises:
         Fault: it cannot be built or installed, or an installed file is not
             the composed tree's.
     """
+    variant = tested_variant(source, gpu)
     fetch = partial(fetch_artifact, paths.downloads)
     wheel = wheels.build(
         source,
@@ -210,7 +239,7 @@ def make_environment(paths: TestPaths, source: ComposedSeries, variant: Variant)
         fetch,
         lambda: build_environment(paths, source),
     )
-    environment = build_environment(paths, source, variant)
+    environment = build_environment(paths, source, gpu)
 
     def check() -> verify.Report:
         installed = verify.InstalledFiles(environment.site_packages)
@@ -226,7 +255,7 @@ def make_environment(paths: TestPaths, source: ComposedSeries, variant: Variant)
         report = check()
     report.raise_for_faults()
     say(f"installed series {report.wheel.identity.id}: every file is the composed tree's")
-    return TestEnvironment(paths, source, variant, environment)
+    return TestEnvironment(paths, source, gpu, environment)
 
 
 def _is_installed(environment: Environment, source: ComposedSeries, variant: Variant) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci.core import toml
@@ -56,10 +56,29 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Selection:
-    """selection.toml: which tests run, in which processes."""
+    """selection.toml: which tests run, in which processes.
+
+    Attributes:
+        group: what runs of upstream's tests, or of the engine's.
+        own: the series' tests in vLLM's layout that need a process of their own;
+            the others share one.
+        options: pytest's arguments for each process that has no GPU.
+    """
 
     group: tuple[Group, ...]
+    own: tuple[Group, ...] = ()
     accepted: tuple[Accepted, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def groups_of_own(self, tests: Sequence[str]) -> tuple[Group, ...]:
+        """The series' own tests, each in the first group of `own` that holds it."""
+        left, found = list(tests), []
+        for group in self.own:
+            files = tuple(test for test in left if group.holds(test))
+            left = [test for test in left if test not in files]
+            found.append(replace(group, name=f"overlay-{group.name}", files=files))
+        found.append(Group("overlay", "", tuple(left)))
+        return tuple(group for group in found if group.files)
 
 
 def load_selection(folder: Path) -> Selection:

@@ -115,7 +115,7 @@ def plan(
     if env is not None and Part.UPSTREAM in wanted.parts:
         planned += _upstream_jobs(env, selection, wanted)
     if env is not None and Part.OVERLAY in wanted.parts:
-        planned += _overlay_jobs(env, wanted)
+        planned += _overlay_jobs(env, selection, wanted)
     if Part.TOOLING in wanted.parts:
         planned += _tooling_jobs(paths, wanted)
     if not planned:
@@ -179,7 +179,8 @@ def _upstream_jobs(env: TestEnvironment, selection: Selection, wanted: Wanted) -
         sources = [folder / name.partition("::")[0] for name in tests]
         if may_select(wanted.expression, known, sources):
             part = replace(group, files=tests)
-            job = upstream_job(env, part, folder, [env.support], _site(env), wanted.rest)
+            options = (*selection.options, *wanted.rest)
+            job = upstream_job(env, part, folder, [env.support], _site(env), options)
             yield replace(job, baseline=known)
 
 
@@ -202,7 +203,7 @@ def upstream_job(
     folder: Path,
     path: list[Path],
     vllm: Path,
-    rest: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Job:
     """One group of upstream's tests, run from a copy of a tree's tests."""
     variables = {
@@ -211,12 +212,12 @@ def upstream_job(
         "OMP_NUM_THREADS": "1",
         **group.variables,
     }
-    args = (*_PYTEST, "-p", "upstream.seams", *group.options, *group.files, *rest)
+    args = (*_PYTEST, *group.options, *group.files, *options)
     name = f"upstream-{group.name}"
     return Job(name, env.environment.python, args, folder, variables, vllm=vllm)
 
 
-def _overlay_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
+def _overlay_jobs(env: TestEnvironment, selection: Selection, wanted: Wanted) -> Iterator[Job]:
     folder = env.tree_of_tests(env.source.tree, "series")
     files = series_tests(env.source)
     if not files:
@@ -226,10 +227,10 @@ def _overlay_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:
         "HF_HOME": str(env.models.absolute()),
         "OMP_NUM_THREADS": _threads(wanted.at_once),
     }
-    seams = () if wanted.gpu else ("-p", "upstream.seams")
-    if tests := wanted.tests_of(files):
-        args = (*_PYTEST, *seams, *tests, *wanted.rest)
-        yield Job("overlay", env.environment.python, args, folder, variables, vllm=_site(env))
+    for group in selection.groups_of_own(wanted.tests_of(files)):
+        rig = () if wanted.gpu else (*selection.options, *group.options)
+        args = (*_PYTEST, *rig, *group.files, *wanted.rest)
+        yield Job(group.name, env.environment.python, args, folder, variables, vllm=_site(env))
 
 
 def _engine_jobs(env: TestEnvironment, wanted: Wanted) -> Iterator[Job]:

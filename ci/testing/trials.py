@@ -13,6 +13,7 @@ import hashlib
 import json
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from ci.series.compose import BaseTree
 from ci.series.model import Patch, Series, SeriesFiles
 from ci.series.topics import closure, subset, topic_closure, topic_patches
 from ci.testing import pytest_runs as jobs
+from ci.testing.groups import Selection
 from ci.testing.pytest_runs import Job
 from ci.testing.selection import changed_functions, changed_tests
 
@@ -94,16 +96,19 @@ class Runner:
     Attributes:
         libraries: a folder with a `vllm` whose compiled libraries and generated
             files are laid beside a tree's sources; None if there are none.
-        options: what pytest is given beside the files.
+        options: what pytest is given beside the files and the selection's own.
+        selection: how the series' tests are shared among processes.
     """
 
     python: Path
     variables: Mapping[str, str]
     libraries: Path | None = None
     options: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=lambda: Selection(()))
 
     def key(self) -> str:
-        return hashlib.sha256(repr((str(self.python), self.options)).encode()).hexdigest()[:16]
+        words = (str(self.python), self.options, self.selection.options, self.selection.own)
+        return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
 # -- what to try --------------------------------------------------------------
@@ -215,15 +220,15 @@ class Trier:
         broken = self._import(modules)
         aside = [name for name in broken if self._fails_on_the_pin(name, tree)]
         broken = {name: why for name, why in broken.items() if name not in aside}
-        ran = self._test(tests) if tests and not (early and broken) else None
+        ran = self._test(tests) if tests and not (early and broken) else []
         return Outcome(
             imported=len(modules) - len(broken) - len(aside),
             broken=broken,
             aside=len(aside),
-            tests=dict(ran.counts) if ran else {},
-            failed=_failures(ran) if ran else (),
+            tests=dict(sum((one.counts for one in ran), Counter())),
+            failed=tuple(failure for one in ran for failure in _failures(one)),
             seconds=round(time.monotonic() - start, 1),
-            cut_short=ran is not None and (ran.status is None or ran.status < 0),
+            cut_short=any(one.status is None or one.status < 0 for one in ran),
         )
 
     # -- one tree -------------------------------------------------------------
@@ -273,14 +278,17 @@ class Trier:
                 self._lay_out(tree)
         return self._aside[module]
 
-    def _test(self, files: Sequence[str]) -> jobs.Outcome:
-        args = (*_PYTEST, *self.runner.options, *files)
-        job = Job(
-            "tests", self.runner.python, args, self.folder, self.runner.variables, _LIMIT,
-            self.folder / "vllm",
-        )  # fmt: skip
-        (outcome,) = jobs.run_all([job], self.folder.parent, 1, quiet=True)
-        return outcome
+    def _test(self, files: Sequence[str]) -> list[jobs.Outcome]:
+        run = self.runner
+        options = (*_PYTEST, *run.options, *run.selection.options)
+        planned = [
+            Job(
+                group.name, run.python, (*options, *group.options, *group.files), self.folder,
+                run.variables, _LIMIT, self.folder / "vllm",
+            )
+            for group in run.selection.groups_of_own(files)
+        ]  # fmt: skip
+        return jobs.run_all(planned, self.folder.parent, 1, quiet=True)
 
     # -- what was found before --------------------------------------------------
 

@@ -10,7 +10,6 @@ from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.core.progress import say
 from ci.core.runlock import alone
-from ci.pinned.variant import Variant
 from ci.testing import gate
 from ci.testing import pytest_runs as jobs
 from ci.testing.environment import make_environment
@@ -34,7 +33,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     with alone(layout.shared, "baseline"):
         source = composed_series(layout, layout.store)
-        env = make_environment(layout.tests, source, Variant.CPU)
+        env = make_environment(layout.tests, source)
         selection = load_selection(layout.tests.upstream)
         groups = [g for g in selection.group if not args.group or g.name in args.group]
         if not groups:
@@ -43,7 +42,10 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
             )
         tests = env.tree_of_tests(source.pin.base_tree, "pristine")
         path = [env.pristine, env.support]
-        planned = [upstream_job(env, group, tests, path, env.pristine) for group in groups]
+        planned = [
+            upstream_job(env, group, tests, path, env.pristine, selection.options)
+            for group in groups
+        ]
         logs = layout.build / "tests" / "baseline"
         outcomes = jobs.run_all(planned, logs, args.at_once)
     broken = [outcome for outcome in outcomes if not outcome.ended_well]

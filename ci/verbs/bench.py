@@ -17,7 +17,7 @@ from ci.core.progress import say
 from ci.core.runlock import alone
 from ci.env import venvs as environments
 from ci.env.venvs import Recipe
-from ci.pinned.variant import Variant, gpu_visible
+from ci.pinned.variant import gpu_visible
 from ci.testing.environment import TestEnvironment, make_environment
 from ci.wheel.composed import composed_series
 
@@ -41,7 +41,7 @@ def _arguments(env: TestEnvironment, name: str, out: Path, series: Path) -> list
         return [*trees, "--script", str(script), "--out", str(out)]
     if name == "proposer":
         return ["--out", str(out), "--vllm-tree", str(series)]
-    small = [] if env.variant is Variant.CUDA else _SMALL
+    small = [] if env.gpu else _SMALL
     return ["--model", str(env.real_model), "--json", str(out / "serve.json"), *small]
 
 
@@ -54,7 +54,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     out = (args.out or layout.build / "bench" / args.name).absolute()
     with alone(layout.shared, "bench"):
         source = composed_series(layout, layout.store)
-        env = make_environment(layout.tests, source, Variant.CUDA if gpu_visible() else Variant.CPU)
+        env = make_environment(layout.tests, source, gpu_visible())
         series = env.tree_of_tests(source.tree, "series")
         out.mkdir(parents=True, exist_ok=True)
         script = layout.root / "bench" / f"{args.name}.py"

@@ -19,7 +19,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "variant",
         nargs="?",
         choices=("cuda", "cpu", "all"),
-        help="default: cuda where a GPU is visible, else cpu",
+        help="default: cuda where a GPU is visible or the pin names no CPU wheel, else cpu",
     )
     parser.add_argument(
         "--source", help="a folder with the precompiled wheels; default: the package index"
@@ -30,7 +30,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
     with alone(layout.shared, "build"):
         source = composed_series(layout, layout.store)
-        for variant in choose(args.variant):
+        for variant in choose(args.variant, source.variants):
             built = wheel.build(
                 source,
                 variant,

@@ -9,7 +9,6 @@ from ci.core.errors import Fault
 from ci.core.layout import Layout
 from ci.core.progress import say
 from ci.core.runlock import alone
-from ci.pinned.variant import Variant
 from ci.testing.bundle import make_bundle
 from ci.testing.device_figures import page, read_findings, settle_debt
 from ci.testing.environment import make_environment
@@ -31,7 +30,7 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     if args.record is not None:
         return _record(layout, args.record)
     with alone(layout.shared, "bundle"):
-        env = make_environment(layout.tests, composed_series(layout, layout.store), Variant.CPU)
+        env = make_environment(layout.tests, composed_series(layout, layout.store))
         folder = layout.build / "device"
         size = make_bundle(layout.tests, env, folder)
         say(f"{folder.relative_to(layout.root)}: {size / 2**20:.1f} MiB")

@@ -136,11 +136,11 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
 
 def runner(layout: Layout) -> Runner:
     """Python with the built wheel's environment, as the tests use it."""
-    from ci.pinned.variant import Variant
     from ci.testing.environment import make_environment
+    from ci.testing.groups import load_selection
     from ci.wheel.composed import composed_series
 
-    env = make_environment(layout.tests, composed_series(layout, layout.store), Variant.CPU)
+    env = make_environment(layout.tests, composed_series(layout, layout.store))
     folder = layout.build / "prefixes" / "tree"
     variables = {
         **env.variables([folder, env.support]),
@@ -150,7 +150,7 @@ def runner(layout: Layout) -> Runner:
         "PYTHONPYCACHEPREFIX": str((layout.build / "prefixes" / "pycache").absolute()),
     }
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    options = ("-W", "ignore", "--timeout=300", "-p", "upstream.seams", "-m", "not slow")
-    return Runner(
-        env.environment.python, variables, env.environment.site_packages / "vllm", options
-    )
+    options = ("-W", "ignore", "--timeout=300", "-m", "not slow")
+    libraries = env.environment.site_packages / "vllm"
+    selection = load_selection(layout.tests.upstream)
+    return Runner(env.environment.python, variables, libraries, options, selection)

@@ -1,4 +1,4 @@
-"""`nox -s test`: the built CPU wheel, installed, verified and tested."""
+"""`nox -s test`: a line's wheel, installed, verified and tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ci.core.layout import Layout
 from ci.core.progress import say
 from ci.core.runlock import alone
 from ci.pinned.pin import load_pin
-from ci.pinned.variant import Variant, gpu_visible
+from ci.pinned.variant import gpu_visible
 from ci.series.model import read_files
 from ci.testing import pytest_runs as jobs
 from ci.testing.environment import make_environment
@@ -49,6 +49,10 @@ def run(layout: Layout, args: argparse.Namespace) -> int:
     paths, rest = split_paths(layout.tests, args.rest)
     named = [Part(word) for word in args.part or ()] or list(Part)
     parts = _gpu_parts(args.part) if args.gpu else parts_of(layout.tests, paths)
+    if not args.first_line:  # The tooling is the same for every line.
+        named = [part for part in named if part is not Part.TOOLING]
+        if not named:
+            return 0
     parts = tuple(part for part in parts if part in named)
     wanted = Wanted(parts, paths, rest, args.thorough, args.gpu, max(1, args.at_once))
     selection = load_selection(layout.tests.upstream)
@@ -73,8 +77,7 @@ def _run_parts(layout: Layout, selection: Selection, wanted: Wanted) -> list[Res
     env = None
     if set(wanted.parts) - {Part.TOOLING}:
         source = composed_series(layout, layout.store)
-        variant = Variant.CUDA if wanted.gpu else Variant.CPU
-        env = make_environment(layout.tests, source, variant)
+        env = make_environment(layout.tests, source, wanted.gpu)
     planned = plan(layout.tests, env, selection, wanted)
     planned = longest_first(planned, layout.build / RECORD)
     outcomes = jobs.run_all(planned, layout.tests.runs / "logs", wanted.at_once)

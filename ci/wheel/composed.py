@@ -37,6 +37,11 @@ class ComposedSeries:
         """The time that everything in the wheel carries: the last commit's."""
         return int(self.git.text("show", "-s", "--format=%ct", self.commit))
 
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Those that the pin names a precompiled wheel for, for this machine."""
+        return tuple(v for v in Variant if f"{v.value}-{machine()}" in self.pin.wheels)
+
     def wheel(self, variant: Variant) -> WheelIdentity:
         """What this machine's wheel of the series carries."""
         return WheelIdentity(

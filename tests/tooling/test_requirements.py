@@ -10,7 +10,6 @@ from ci.core.content import REGULAR, Content
 from ci.core.errors import Fault
 from ci.env import requirements
 from ci.git.repo import Git
-from ci.pinned.variant import Variant
 from tests.tooling.projects import write_tree
 
 FILES = {
@@ -48,9 +47,15 @@ def test_cpu(tmp_path: Path) -> None:
 
 def test_cuda_has_an_environment_of_its_own(tmp_path: Path) -> None:
     project = _project(tmp_path, FILES)
-    recipe = requirements.recipe(*project, Variant.CUDA)
+    recipe = requirements.recipe(*project, "cuda")
     assert "ray[cgraph]>=2" in recipe.requirements
     assert recipe.name != requirements.recipe(*project).name
+
+
+def test_without_a_device_nothing_is_added(tmp_path: Path) -> None:
+    project = _project(tmp_path, FILES)
+    recipe = requirements.recipe(*project, "common")
+    assert recipe.requirements == ("regex", "numpy", "setuptools>=77", "torch == 2.10.0", "pytest")
 
 
 def test_the_key_follows_what_is_asked_for(tmp_path: Path) -> None:

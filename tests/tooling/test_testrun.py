@@ -16,7 +16,7 @@ from ci.env.venvs import Environment
 from ci.pinned.pin import load_pin
 from ci.series.model import read_files
 from ci.testing import plan as planning
-from ci.testing.groups import Selection, narrow, split_paths
+from ci.testing.groups import Group, Selection, narrow, split_paths
 from ci.testing.plan import Part, Wanted, may_select, parts_of
 from ci.testing.pytest_runs import Job, Outcome, Report
 from ci.testing.results import RECORD, Result, judge, longest_first, record
@@ -198,6 +198,27 @@ def test_a_process_gets_what_is_wanted_of_its_files() -> None:
     assert narrow(files, ["tests/a/test_1.py::C::t[x]"]) == ("tests/a/test_1.py::C::t[x]",)
     assert narrow(files, ["tests/a/test_2.py"]) == ("tests/a/test_2.py::test_y",)
     assert narrow(files, ["tests/a/test_2.py::test_z", "tests/a/test_10.py"]) == ()
+
+
+def test_the_series_tests_share_a_process_but_for_those_of_a_group() -> None:
+    selection = Selection(
+        (), own=(Group("kernels", "", ("tests/v1/gpu/",), options=("-p", "as_gpu")),)
+    )
+    kernels, rest = selection.groups_of_own(["tests/v1/gpu/test_a.py", "tests/v1/test_b.py::t"])
+    assert (kernels.name, kernels.files) == ("overlay-kernels", ("tests/v1/gpu/test_a.py",))
+    assert kernels.options == ("-p", "as_gpu")
+    assert (rest.name, rest.files) == ("overlay", ("tests/v1/test_b.py::t",))
+    (only,) = selection.groups_of_own(["tests/v1/test_b.py"])
+    assert only.name == "overlay"
+    assert selection.groups_of_own([]) == ()
+
+
+def test_the_tooling_is_tested_once_for_all_lines() -> None:
+    parser = argparse.ArgumentParser()
+    testrun.options(parser)
+    words = argparse.Namespace(rest=[], first_line=False)
+    args = parser.parse_args(["--part", "tooling"], words)
+    assert testrun.run(Layout(Path(), "0.17.1"), args) == 0
 
 
 def test_what_no_wanted_part_holds(tmp_path: Path) -> None:

@@ -35,17 +35,25 @@ def test_a_gpu_is_what_the_driver_lists(
 
 
 @pytest.mark.parametrize(
-    ("word", "gpu", "chosen"),
+    ("word", "gpu", "offered", "chosen"),
     [
-        (None, True, [Variant.CUDA]),
-        (None, False, [Variant.CPU]),
-        ("cuda", False, [Variant.CUDA]),
-        ("cpu", True, [Variant.CPU]),
-        ("all", False, [Variant.CPU, Variant.CUDA]),
+        (None, True, list(Variant), [Variant.CUDA]),
+        (None, False, list(Variant), [Variant.CPU]),
+        (None, False, [Variant.CUDA], [Variant.CUDA]),
+        ("cuda", False, list(Variant), [Variant.CUDA]),
+        ("cpu", True, list(Variant), [Variant.CPU]),
+        ("all", False, list(Variant), [Variant.CPU, Variant.CUDA]),
+        ("all", False, [Variant.CUDA], [Variant.CUDA]),
+        # Asked for by name: the build says that the pin names none.
+        ("cpu", False, [Variant.CUDA], [Variant.CPU]),
     ],
 )
 def test_choose(
-    monkeypatch: pytest.MonkeyPatch, word: str | None, gpu: bool, chosen: list[Variant]
+    monkeypatch: pytest.MonkeyPatch,
+    word: str | None,
+    gpu: bool,
+    offered: list[Variant],
+    chosen: list[Variant],
 ) -> None:
     monkeypatch.setattr(variant, "gpu_visible", lambda: gpu)
-    assert list(choose(word)) == chosen
+    assert list(choose(word, offered)) == chosen

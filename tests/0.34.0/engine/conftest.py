@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-# The test platform is this line's own.
-os.environ.setdefault("CPURIG", "0")
 pytest.register_assert_rewrite("matrix")
 
 from harness import figures, pytest_terminal_summary  # noqa: E402
