@@ -182,7 +182,7 @@ def test_a_failing_test_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert [row.good for row in rows] == [False] * 2
     assert rows[0].outcome.failed == (
         "tests/test_worse.py: could not be collected",
-        f"exit status 2, see {project.layout.build / 'prefixes' / 'tests.log'}",
+        f"exit status 2, see {project.layout.build / 'prefixes' / 'overlay.log'}",
     )
     assert "exit status 5, see" in rows[1].outcome.failed[0]
 
