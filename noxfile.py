@@ -56,7 +56,7 @@ def baseline(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run a benchmark against the pinned vLLM (-- bookkeeping, proposer or serve)."""
+    """Run a benchmark of the line against its pinned vLLM (-- NAME; bench/LINE has them)."""
     _ci(session, "bench")
 
 

@@ -44,6 +44,11 @@ class Layout:
         """Files that vLLM does not have, at their paths in vLLM."""
         return self.root / "overlay" / self.line
 
+    @property
+    def bench(self) -> Path:
+        """The line's benchmarks."""
+        return self.root / "bench" / self.line
+
     # -- what is made from it --------------------------------------------------------
 
     @property
@@ -88,6 +93,7 @@ class Layout:
             support=self.root / "tests" / "support",
             upstream=own / "upstream",
             engine=own / "engine",
+            bench=self.bench,
             overlay=self.overlay,
             work_tree=self.work_tree,
             build=self.build,

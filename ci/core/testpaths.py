@@ -16,6 +16,7 @@ class TestPaths:
         support: the packages that tests import beside the wheel.
         upstream: holds selection.toml and baseline.json.
         engine: the engine's tests.
+        bench: the line's benchmarks.
         overlay: the series' own files; its tests are those below tests/.
         work_tree: the checkout of the composed head.
         build: for what is made for the line; may be deleted at any time.
@@ -31,6 +32,7 @@ class TestPaths:
     support: Path
     upstream: Path
     engine: Path
+    bench: Path
     overlay: Path
     work_tree: Path
     build: Path

@@ -1,13 +1,14 @@
 """Virtual environments under build/envs, made again only when what they hold changes.
 
-One environment, `vllm`, serves building and testing: what the CPU build needs
-at run time (vLLM's own requirements), what vLLM's build asks for, and what the
-tests need. torch alone is several gigabytes, so one is enough. The wheel under
+One environment of each line, `vllm`, serves building and testing: what the tested
+wheel needs at run time (vLLM's own requirements), what vLLM's build asks for, and what
+the tests need. torch alone is several gigabytes, so one is enough. The wheel under
 test is installed into it without dependencies, after they have been checked.
 
 uv makes it where uv is there, with hard links out of its cache; else venv and
 pip do. Both read the user's index settings, so PyTorch's CPU index serves
-`torch==2.10.0` as `2.10.0+cpu` to whoever has it configured.
+`torch==2.10.0` as `2.10.0+cpu` to whoever has it configured, and the package index
+as the plain build, which runs without a GPU too.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def make_bundle(paths: TestPaths, env: TestEnvironment, folder: Path) -> int:
         shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(checks, folder, ignore=shutil.ignore_patterns("stubs", "__pycache__", "*.txt"))
     (folder / "bench").mkdir()
-    shutil.copy(paths.root / "bench" / "proposer.py", folder / "bench")
+    shutil.copy(paths.bench / "proposer.py", folder / "bench")
     _lay_out_tree(source, checks / "stubs", scratch / "tree")
     with step("packages that the machine lacks"):
         install_for(

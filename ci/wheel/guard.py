@@ -14,7 +14,7 @@ from ci.git.trees import changes
 
 _COMPILED = re.compile(
     rb"""
-    (csrc|cmake|rust|\.cargo)/.* | .*/csrc/.*
+    (csrc|cmake|rust|\.cargo)/.* | .*/csrc/.* | tools/build_(rust|deepgemm_C)\.(py|sh)
     | (.*/)?(
         CMakeLists\.txt | CMakePresets\.json | torch_bindings\.cpp
         | Cargo\.(toml|lock) | build\.rs | rust-toolchain(\.toml)?

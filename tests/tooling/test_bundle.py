@@ -20,7 +20,8 @@ from ci.core.errors import Fault
 from ci.testing import bundle
 from ci.testing.device_figures import page, read_findings, settle_debt
 
-CHECKS = Path(__file__).resolve().parents[1] / "device"
+TESTS = Path(__file__).resolve().parents[1]
+CHECKS, BENCH = TESTS / "device", TESTS.parent / "bench" / "0.17.1"
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_every_script_of_a_part_is_there(checks: ModuleType) -> None:
     for part in checks.parts(True):
         for word in part.command:
             if word.startswith(str(checks.HERE)):
-                there = Path(word.replace(f"{checks.HERE}/bench", str(CHECKS.parents[1] / "bench")))
+                there = Path(word.replace(f"{checks.HERE}/bench", str(BENCH)))
                 assert there.is_file(), word
 
 

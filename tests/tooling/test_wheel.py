@@ -207,7 +207,10 @@ def test_a_damaged_or_copied_wheel(project: Project) -> None:
     assert project.build().read_bytes() == content
 
 
-@pytest.mark.parametrize("path", ["csrc/a.txt", "vllm/k.cu", "CMakeLists.txt", "rust/Cargo.lock"])
+@pytest.mark.parametrize(
+    "path",
+    ["csrc/a.txt", "vllm/k.cu", "CMakeLists.txt", "rust/Cargo.lock", "tools/build_rust.py"],
+)
 def test_compiled_sources_are_refused(project: Project, path: str) -> None:
     project.files[path] = b"changed"
     with pytest.raises(Fault, match="1 compiled source file") as caught:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cpurig.models.ours import TINY_LLAMA
 
-BENCH = Path(__file__).resolve().parents[3] / "bench"
+BENCH = Path(__file__).resolve().parents[3] / "bench" / "0.17.1"
 
 
 def _run(name: str, *words: str, **environment: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("matrix")
+pytest.register_assert_rewrite("matrix", "real_model")
 
 from harness import figures, pytest_terminal_summary  # noqa: E402
 

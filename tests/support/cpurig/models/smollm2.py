@@ -20,6 +20,9 @@ def write_checkpoint(target: Path) -> None:
     gguf = _gguf_file()
     source = {"gguf_file": gguf.name}
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.bfloat16, **source)
+    if quantizer := getattr(model, "hf_quantizer", None):
+        # transformers 5 unpacks the weights as well, but takes the model for a packed one.
+        quantizer.remove_quantization_config(model)
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(gguf.parent, **source).save_pretrained(target)
 

@@ -9,7 +9,8 @@ and without drafts, sync and async:
 - the scheduler's part of a step, with both trees' schedulers in one process, and the time
   of each of its functions (step_scheduler.py);
 - the whole step of the engine core with its model runner (step_engine.py), in a process
-  for each tree, as the model runner can't be imported twice in one.
+  for each tree, as the model runner can't be imported twice in one: with an empty model,
+  and for up to 64 rows with the tests' tiny one, whose kernels are interpreted.
 
 The two trees get the same requests and the same sampled tokens and take turns, eight steps
 each, and what their steps return is compared, so that a faster step that does something
@@ -54,6 +55,8 @@ ENVIRONMENT = {
 }
 # Of the simulated device, for a step.
 DEVICE_MS = (10.0, 20.0)
+# The most rows for which the tiny model runs, interpreted.
+MODEL_ROWS = 64
 
 
 def percent(row: dict[str, Any]) -> float:
@@ -138,7 +141,7 @@ def measure_engine(
             assert engine.answer() == "ready"
         for count in rows:
             results.append(measure_rows(engines, case, count, steps))
-            say("engine", results[-1])
+            say("model" if case.model else "engine", results[-1])
     finally:
         for engine in engines.values():
             engine.end()
@@ -194,7 +197,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     # have all fields of the pin's.
     cores = {name: load_core(trees[name]) for name in ("patched", "pristine")}
     asked = [(k, mode == "async") for mode in args.modes for k in args.drafts]
-    steps, engine, functions = [], [], []
+    steps, engine, model, functions = [], [], [], []
     for drafts, asynchronous in asked:
         for rows in args.rows:
             steps.append(measure_case(cores, Case(rows, drafts, asynchronous), args.steps))
@@ -205,11 +208,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         if not args.scheduler_only:
             case = Case(max(args.rows), drafts, asynchronous)
             engine += measure_engine(trees, case, args.rows, args.steps, args.out)
+            few = [rows for rows in args.rows if rows <= MODEL_ROWS]
+            case = Case(max(few, default=0), drafts, asynchronous, model=True)
+            model += measure_engine(trees, case, few, STEPS_A_BLOCK, args.out) if few else []
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, load average {os.getloadavg()[0]:.1f}",
         "scheduler": steps,
         "functions": functions,
+        "model": model,
         "engine": [row | {"gains": gains(row | before_launch(row))} for row in engine],
     }
 
@@ -244,15 +251,19 @@ def report(results: dict[str, Any]) -> str:
     )
     if not results["engine"]:
         return "\n".join(lines)
-    lines += ["### The engine core's step", ""]
-    lines += table(
-        [*columns, *PARTS],
-        [
-            share(row)
-            + [f"{row['pristine_parts'][p]:.0f} → {row['patched_parts'][p]:.0f}" for p in PARTS]
-            for row in results["engine"]
-        ],
-    )
+    for kind, heading in (
+        ("engine", "The engine core's step"),
+        ("model", "The same with the tiny model, its kernels interpreted"),
+    ):
+        lines += [f"### {heading}", ""]
+        lines += table(
+            [*columns, *PARTS],
+            [
+                share(row)
+                + [f"{row['pristine_parts'][p]:.0f} → {row['patched_parts'][p]:.0f}" for p in PARTS]
+                for row in results[kind]
+            ],
+        )
     lines += ["### Simulated: a device of fixed speed beside this host", ""]
     lines += table(
         ["mode", "rows", "device ms", "host's share in sequence", "steps/s, pinned", "series"]

@@ -42,11 +42,16 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Case:
-    """How many requests decode at a time, and how they are scheduled."""
+    """How many requests decode at a time, and how they are scheduled.
+
+    Attributes:
+        model: whether the model, its kernels and the sampler run; else they are empty.
+    """
 
     rows: int
     drafts: int
     asynchronous: bool
+    model: bool = False
 
     @property
     def mode(self) -> str:

@@ -4,7 +4,8 @@
 A step is `EngineCore.step_fn`: schedule, execute the model, sample, get the output and
 update from it. Of that, everything on the host is the tree's own code. Left out are the
 Triton kernels (launched, but empty), the model's forward pass and the sampler, whose
-tokens are made beforehand. Times are CPU time of the process, with one thread of torch.
+tokens are made beforehand; with `Case.model` they run, interpreted. Times are CPU time of
+the process, with one thread of torch.
 """
 
 from __future__ import annotations
@@ -47,8 +48,12 @@ class Clock:
         return read
 
 
-def install_platform() -> None:
-    """Let vLLM run its GPU model runner here: no compiled operators, no kernels."""
+def install_platform(kernels: bool = False) -> None:
+    """Let vLLM run its GPU model runner here, without compiled operators.
+
+    Args:
+        kernels: whether attention and Triton's kernels compute; else they are empty.
+    """
     import torch
     import vllm.platforms
     from triton.runtime import interpreter
@@ -57,11 +62,18 @@ def install_platform() -> None:
     library.define("init_cpu_memory_env(int[] nodes) -> ()")
     library.impl("init_cpu_memory_env", lambda nodes: None, "CompositeExplicitAutograd")
     install_platform.library = library  # type: ignore[attr-defined]
-    interpreter.InterpretedFunction.run = lambda *args, **kwargs: None
-
     from v2rig.bare import BarePlatform
 
-    vllm.platforms._current_platform = BarePlatform()
+    class Platform(BarePlatform):
+        @classmethod
+        def get_attn_backend_cls(cls, *args: Any, **options: Any) -> str:
+            if kernels:
+                return "v2rig.attention.TorchAttentionBackend"
+            return BarePlatform.get_attn_backend_cls(*args, **options)
+
+    if not kernels:
+        interpreter.InterpretedFunction.run = lambda *args, **options: None
+    vllm.platforms._current_platform = Platform()
 
 
 def make_engine(case: Case) -> Any:
@@ -148,15 +160,8 @@ class Child:
         # What the sampler's stand-in takes is no part of a step.
         self.sampler_ns = 0
 
-        def sample_unmeasured(*args: Any) -> Any:
-            start = time.thread_time_ns()
-            output = self.sampler(*args)
-            self.sampler_ns += time.thread_time_ns() - start
-            return output
-
-        runner.sample = sample_unmeasured
-        hidden = torch.zeros(runner.max_num_tokens, 1)
-        runner.model.forward = lambda input_ids, **kwargs: hidden[: len(input_ids)]
+        if not case.model:
+            self._empty_model(runner)
         scheduler = self.engine.scheduler
         for owner, part in (
             (scheduler, "schedule"),
@@ -166,6 +171,20 @@ class Child:
             (AsyncOutput, "get_output"),
         ):
             setattr(owner, part, self.clock.timed(part, getattr(owner, part)))
+
+    def _empty_model(self, runner: Any) -> None:
+        """Leave the forward pass and the sampler out."""
+        import torch
+
+        def sample_unmeasured(*args: Any) -> Any:
+            start = time.thread_time_ns()
+            output = self.sampler(*args)
+            self.sampler_ns += time.thread_time_ns() - start
+            return output
+
+        runner.sample = sample_unmeasured
+        hidden = torch.zeros(runner.max_num_tokens, 1)
+        runner.model.forward = lambda input_ids, **kwargs: hidden[: len(input_ids)]
 
     def run_rows(self, rows: int) -> None:
         """Replace the requests by this many, and run their prefill."""
@@ -232,7 +251,7 @@ def child_main(case: Case) -> None:
     """Answer each command of the parent, `rows N` or `steps N`, with a line of JSON."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    install_platform()
+    install_platform(case.model)
     child = Child(case)
     print(json.dumps("ready"), file=out, flush=True)
     for line in sys.stdin:
