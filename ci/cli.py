@@ -191,7 +191,12 @@ def main(argv: Sequence[str], verbs: Sequence[Verb] = VERBS, root: Path = CHECKO
         verb, args = _parse(argv, verbs)
         # Not at the top: a bare interpreter imports this module before it has the libraries.
         from ci.core import lines
+        from ci.core.runlock import alone
+        from ci.series import write
 
+        if write.cut_short(root):
+            with alone(root / "build", verb.name):
+                write.recover(root)
         if getattr(args, "all_lines", False):
             return _run_all(verb, args, lines.every(root))
         args.first_line = True

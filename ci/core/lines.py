@@ -17,7 +17,9 @@ from ci.core.layout import Layout
 
 # The name is a folder's and a part of a ref's.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_DEFAULT = "patches/lines.toml"
+DEFAULT = "patches/lines.toml"
+FOLDERS = ("patches", "overlay", "tests", "bench")
+"""What holds a folder for each line that is the line's own."""
 
 
 def check_name(name: str) -> str:
@@ -55,7 +57,7 @@ def names(root: Path) -> tuple[str, ...]:
                 todo=f"restore it (git checkout -- {where}) or delete the folder",
             )
         check_name(folder.name)
-    _check_pins(root, folders)
+    _check_pins(root, [folder.name for folder in folders])
     if not folders:
         raise Fault(
             f"{root} has no line: no folder of patches/ holds a pin.toml",
@@ -64,19 +66,42 @@ def names(root: Path) -> tuple[str, ...]:
     return tuple(folder.name for folder in folders)
 
 
-def _check_pins(root: Path, folders: Sequence[Path]) -> None:
+def _version(root: Path, line: str) -> str:
+    """The vLLM that a line's pin names, checked no further."""
+    name = f"patches/{line}/pin.toml"
+    vllm = toml.load(root / name, name).get("vllm")
+    return str(vllm.get("version")) if isinstance(vllm, dict) else f"of {line}"
+
+
+def _check_pins(root: Path, lines: Sequence[str]) -> None:
     """See that no two lines stand on the same vLLM: they would share refs and wheels' versions."""
     seen: dict[str, str] = {}
-    for folder in folders:
-        name = f"patches/{folder.name}/pin.toml"
-        vllm = toml.load(root / name, name).get("vllm")
-        version = str(vllm.get("version")) if isinstance(vllm, dict) else f"of {folder.name}"
+    for line in lines:
+        version = _version(root, line)
         if other := seen.get(version):
             raise Fault(
-                f"the lines {other} and {folder.name} have the same pin, vLLM {version}",
-                todo=f"merge one into the other, and delete its folder (say, {name[:-9]})",
+                f"the lines {other} and {line} have the same pin, vLLM {version}",
+                todo=f"merge one into the other, and delete its folder (say, patches/{line})",
             )
-        seen[version] = folder.name
+        seen[version] = line
+
+
+def check_free(root: Path, name: str, version: str, instead_of: str = "") -> None:
+    """See that there may be a line `name` on the vLLM `version`.
+
+    Args:
+        instead_of: a line that it takes the place of.
+
+    Raises:
+        Fault: another line has the name or the pin.
+    """
+    for line in (line for line in names(root) if line != instead_of):
+        if line == name or _version(root, line) == version:
+            what = f"called {name}" if line == name else f"on vLLM {version}, {line}"
+            raise Fault(
+                f"there is a line {what} already",
+                todo=f"work on that one (--line {line}), or delete its folders first",
+            )
 
 
 def default(root: Path, known: tuple[str, ...]) -> str:
@@ -85,10 +110,10 @@ def default(root: Path, known: tuple[str, ...]) -> str:
     Raises:
         Fault: it names none, or one that is not there.
     """
-    name = toml.load(root / _DEFAULT, _DEFAULT).get("default")
+    name = toml.load(root / DEFAULT, DEFAULT).get("default")
     if not isinstance(name, str) or name not in known:
         what = f"names the line {name}, which is not there" if name else "names no line"
-        raise Fault(f"{_DEFAULT} {what}", todo=f'write default = "{known[-1]}" into it')
+        raise Fault(f"{DEFAULT} {what}", todo=f'write default = "{known[-1]}" into it')
     return name
 
 

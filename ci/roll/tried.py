@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 
 from ci.core.content import REGULAR, Content
 from ci.core.errors import Fault
@@ -62,11 +64,19 @@ def keep_verdicts(tried: Tried) -> None:
     draft.replace(where)
 
 
-def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:
+def move(
+    folders: SeriesPaths,
+    tried: Tried,
+    commit: str | None,
+    more: Mapping[str, Content | None] = MappingProxyType({}),
+    build: Path | None = None,
+) -> list[str]:
     """Write the new pin, series and lock, all at once; the files that changed.
 
     Args:
+        folders: of the line that they become, which may be another.
         commit: as in `Targets.pin_of`.
+        more, build: as in `write_series`.
 
     Raises:
         Fault: a patch is open, or the target cannot be a pin.
@@ -82,12 +92,13 @@ def move(folders: SeriesPaths, tried: Tried, commit: str | None) -> list[str]:
     pin = tried.targets.pin_of(tried.target, commit)
     store = tried.targets.store
     exported, composed = canonicalize(
-        store, tried.base, tried.rolled.planned, _topics(tried), tried.files.line
+        store, tried.base, tried.rolled.planned, _topics(tried), folders.line
     )
     if not pin.wheels:
         say(f"no precompiled wheel of {pin.version} is known, so it cannot be built as it is")
     content = Content(REGULAR, dump_pin(pin).encode("utf-8"))
-    return write_series(folders, exported, composed.lock, {named(folders, folders.pin): content})
+    changes = {**more, named(folders, folders.pin): content}
+    return write_series(folders, exported, composed.lock, changes, build)
 
 
 def _topics(tried: Tried) -> tuple[Topic, ...]:

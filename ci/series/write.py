@@ -13,6 +13,7 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,17 +21,35 @@ from ci.core import files as on_disk
 from ci.core.checkpoints import checkpoint
 from ci.core.content import FOLDER, REGULAR, Content
 from ci.core.errors import Fault, listed
+from ci.core.progress import say
 from ci.series.lock import Lock, dump_lock
 from ci.series.model import SeriesFiles, dump_series, list_files, own_comments
 from ci.series.paths import SeriesPaths, named
 
 _Side = Mapping[str, "Content | None"]
 """Paths from the checkout's root, each with its content; None where no file is."""
+_JOURNAL = "swap"
 
 
-def _journal(folders: SeriesPaths) -> Path:
-    """Where a change is written down until it is made."""
-    return folders.build / "swap"
+@dataclass(frozen=True)
+class _Swap:
+    """A change of files.
+
+    Attributes:
+        build: the folder of the line's build, in which the change is written down.
+        old, new: the files before and after it.
+        becomes: the name that `build` gets with it.
+    """
+
+    root: Path
+    build: Path
+    old: _Side
+    new: _Side
+    becomes: str
+
+    @property
+    def journal(self) -> Path:
+        return self.build / _JOURNAL
 
 
 def _at(folder: Path, path: str) -> bytes:
@@ -62,12 +81,14 @@ def write_series(
     folders: SeriesPaths,
     files: SeriesFiles,
     lock: Lock,
-    more: Mapping[str, Content] = MappingProxyType({}),
+    more: _Side = MappingProxyType({}),
+    build: Path | None = None,
 ) -> list[str]:
     """Make the checkout hold this series and nothing else of one.
 
     Args:
         more: files that change with it, by their path from the checkout's root.
+        build: the line's build folder so far, if it is to get another name.
 
     Returns:
         The paths that changed; none are written where nothing differs.
@@ -75,27 +96,37 @@ def write_series(
     Raises:
         Fault: series.toml holds comments; nothing is touched then.
     """
-    wanted = {**_wanted(folders, files, lock), **more}
+    wanted: dict[str, Content | None] = {**_wanted(folders, files, lock), **more}
     current = _read(folders.root, _present(folders) | set(wanted))
-    _keep_comments(folders)
+    _keep_comments(current)
     differing = sorted(path for path in current if current[path] != wanted.get(path))
     if not differing:
         return []
     old = {path: current[path] for path in differing}
     new = {path: wanted.get(path) for path in differing}
-    folders.build.mkdir(parents=True, exist_ok=True)
-    _put(folders, os.fsencode(_journal(folders)), Content(REGULAR, _dump(old, new)))
+    swap = _Swap(folders.root, build or folders.build, old, new, folders.build.name)
+    swap.build.mkdir(parents=True, exist_ok=True)
+    _put(swap, os.fsencode(swap.journal), Content(REGULAR, _dump(swap)))
     checkpoint("swap: stage in place")
     try:
-        _move(folders, new)
+        _move(swap, new)
     except OSError:
-        _move(folders, old)
-        _journal(folders).unlink()
+        _move(swap, old)
+        swap.journal.unlink()
         raise
     checkpoint("swap: before the stage goes")
-    _journal(folders).unlink()
+    _finish(swap)
     checkpoint("swap: stage gone")
     return differing
+
+
+def _finish(swap: _Swap) -> None:
+    """Give the build folder its name, and forget the change, which is made."""
+    named = swap.build.with_name(swap.becomes)
+    if swap.build != named:
+        swap.build.rename(named)
+        checkpoint("swap: build folder renamed")
+    (named / _JOURNAL).unlink()
 
 
 def changed(folders: SeriesPaths, paths: Iterable[str]) -> list[str]:
@@ -104,75 +135,85 @@ def changed(folders: SeriesPaths, paths: Iterable[str]) -> list[str]:
     return [f"{'wrote' if content else 'removed'} {path}" for path, content in now.items()]
 
 
-def _keep_comments(folders: SeriesPaths) -> None:
-    comments = own_comments(folders.series.read_bytes()) if folders.series.exists() else []
-    if comments:
-        raise Fault(
-            f"{named(folders, folders.series)} has comments that would be lost: it is written anew",
-            todo="move them to the patches' messages or to docs/",
-            details=tuple(comments),
-        )
+def _keep_comments(current: _Side) -> None:
+    for path, content in current.items():
+        comments = own_comments(content.data) if content and path.endswith("/series.toml") else []
+        if comments:
+            raise Fault(
+                f"{path} has comments that would be lost: it is written anew",
+                todo="move them to the patches' messages or to docs/",
+                details=tuple(comments),
+            )
 
 
-def _dump(old: _Side, new: _Side) -> bytes:
+def _dump(swap: _Swap) -> bytes:
     def plain(content: Content | None) -> list[str] | None:
         return [content.mode, base64.b64encode(content.data).decode()] if content else None
 
-    return json.dumps({path: [plain(old[path]), plain(new[path])] for path in new}).encode()
+    files = {path: [plain(swap.old[path]), plain(swap.new[path])] for path in swap.new}
+    return json.dumps({"files": files, "becomes": swap.becomes}).encode()
 
 
-def _load(data: bytes) -> tuple[_Side, _Side]:
+def _load(root: Path, journal: Path) -> _Swap:
     def content(plain: list[str] | None) -> Content | None:
         return Content(plain[0], base64.b64decode(plain[1])) if plain else None
 
-    sides = json.loads(data).items()
-    return {p: content(old) for p, (old, _) in sides}, {p: content(new) for p, (_, new) in sides}
+    data = json.loads(on_disk.read_plain(journal))
+    # An older one holds nothing but the files.
+    sides = data.get("files", data).items()
+    old = {path: content(before) for path, (before, _) in sides}
+    new = {path: content(after) for path, (_, after) in sides}
+    return _Swap(root, journal.parent, old, new, data.get("becomes", journal.parent.name))
 
 
-def _put(folders: SeriesPaths, where: bytes, content: Content) -> None:
+def _put(swap: _Swap, where: bytes, content: Content) -> None:
     """Write a file in one step, over the one that is there."""
-    draft = folders.build / "swap.draft"
+    draft = swap.build / "swap.draft"
     draft.unlink(missing_ok=True)
     on_disk.write_new(os.fsencode(draft), content)
     on_disk.put(draft, where)
 
 
-def _move(folders: SeriesPaths, to: _Side) -> None:
+def _move(swap: _Swap, to: _Side) -> None:
     """Make files of the checkout what they are in `to`, the lock last."""
-    now = _read(folders.root, to)
-    late = named(folders, folders.lock)
+    now = _read(swap.root, to)
+
+    def late(change: tuple[str, Content | None]) -> tuple[bool, bool]:
+        path, content = change
+        return content is not None, path.endswith("/series.lock")
+
     # Deletions first: a file may make way for a folder of its name.
-    for path, content in sorted(to.items(), key=lambda one: (one[1] is not None, one[0] == late)):
+    for path, content in sorted(to.items(), key=late):
         if content is None and now[path] is not None:
             top, _, below = path.partition("/")
-            on_disk.remove(folders.root / top, below.encode("utf-8"))
+            on_disk.remove(swap.root / top, below.encode("utf-8"))
             checkpoint(f"swap: removed {path}")
         elif content is not None and content != now[path]:
-            _put(folders, _at(folders.root, path), content)
+            _put(swap, _at(swap.root, path), content)
             checkpoint(f"swap: put {path}")
 
 
-def recover(folders: SeriesPaths) -> bool:
-    """Finish a swap that was cut short.
+def cut_short(root: Path) -> list[Path]:
+    """The changes of a checkout's series that wait to be finished."""
+    return sorted(root.glob(f"build/*/{_JOURNAL}"))
 
-    Returns:
-        Whether there was one.
+
+def recover(root: Path) -> None:
+    """Finish what was cut short, with the checkout's lock held.
 
     Raises:
         Fault: a file of it was edited since; nothing is touched then.
     """
-    journal = _journal(folders)
-    if not journal.exists():
-        return False
-    old, new = _load(on_disk.read_plain(journal))
-    now = _read(folders.root, new)
-    edited = [path for path in new if now[path] not in (old[path], new[path])]
-    if edited:
-        raise Fault(
-            "an interrupted refresh cannot be finished: files were edited since",
-            todo=f"move your versions away, or delete {journal} to keep them as they are",
-            details=listed(edited),
-        )
-    _move(folders, new)
-    journal.unlink()
-    return True
+    for journal in cut_short(root):
+        swap = _load(root, journal)
+        now = _read(root, swap.new)
+        edited = [path for path in now if now[path] not in (swap.old[path], swap.new[path])]
+        if edited:
+            raise Fault(
+                "an interrupted refresh cannot be finished: files were edited since",
+                todo=f"move your versions away, or delete {journal} to keep them as they are",
+                details=listed(edited),
+            )
+        _move(swap, swap.new)
+        _finish(swap)
+        say("finished a change of the series that was cut short")

@@ -57,7 +57,7 @@ _ANYWHERE = {
     "LC_ALL": "C.UTF-8",
 }
 # What of vLLM's tree its tests read beside the installed package.
-_TEST_FILES = (b"tests/", b"tools/", b"requirements/", b"examples/", b"benchmarks/")
+_TEST_FILES = (b"tests/", b"tools/", b"requirements/", b"examples/", b"benchmarks/", b"rust/")
 _TEST_NAMES = (b"pyproject.toml", b"setup.py", b"README.md")
 
 

@@ -259,7 +259,8 @@ def engine_groups(paths: TestPaths) -> dict[str, tuple[str, ...]]:
 
     A file that no group names is in one more, so that none is forgotten.
     """
-    named = {group.name: group.files for group in load_selection(paths.engine).group}
+    own = load_selection(paths.engine).group
+    named = {g.name: tuple(f"{_engine(paths)}/{file}" for file in g.files) for g in own}
     files = [path.relative_to(paths.root).as_posix() for path in paths.engine.glob("test_*.py")]
     left = sorted(set(files).difference(*named.values()))
     return named | ({"others": tuple(left)} if left else {})

@@ -19,7 +19,7 @@ from ci.pinned.fetch import source_word
 from ci.pinned.pin import load_pin
 from ci.series.lock import load_lock
 from ci.series.model import read_files
-from ci.series.write import changed, recover, write_series
+from ci.series.write import changed, write_series
 from ci.worktree import applied
 from ci.worktree.adopt import adopt
 from ci.worktree.applied import Applied, Locked
@@ -53,8 +53,6 @@ def apply(
     Raises:
         Fault: see the rooms that it goes through.
     """
-    if recover(layout):
-        say("finished a refresh that was cut short")
     adopt(layout.shared, layout.work_tree, layout.store, layout.line)
     tree = WorkTree(layout.work_tree, layout.store)
     if not (relock or discard or source is not None):

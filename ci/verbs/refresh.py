@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ci.core.checkpoints import checkpoint
 from ci.core.errors import Fault
 from ci.core.layout import Layout
-from ci.core.progress import say
 from ci.core.runlock import alone
 from ci.git.repo import GitError
 from ci.git.store import is_damaged, set_aside, sweep
@@ -20,7 +19,7 @@ from ci.pinned.pin import load_pin
 from ci.series.kept import not_kept
 from ci.series.lock import load_lock
 from ci.series.model import read_files, series_paths
-from ci.series.write import changed, recover, write_series
+from ci.series.write import changed, write_series
 from ci.worktree.applied import as_locked, compose, publish
 from ci.worktree.draft import Routed
 from ci.worktree.edits import Options
@@ -66,8 +65,6 @@ def refresh(layout: Layout, asked: Options) -> Refreshed:
     """
     if asked.to is not None and asked.new is not None:
         raise Fault("--to and --new do not go together", todo="choose one")
-    if recover(layout):
-        say("finished a refresh that was cut short")
     try:
         return _refresh(layout, asked)
     except GitError as fault:

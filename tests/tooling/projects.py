@@ -9,10 +9,11 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci.core import checkpoints
 from ci.core.content import EXECUTABLE, REGULAR, Content
 from ci.core.layout import Layout
 from ci.git.repo import Git
@@ -25,6 +26,7 @@ from ci.series.compose import BaseTree
 from ci.series.diff import quote
 from ci.series.lock import Lock, dump_lock
 from ci.series.model import Series, Topic, dump_series, load_series
+from ci.series.write import recover
 from ci.verbs import apply as applying
 from ci.verbs import refresh as refreshing
 from ci.worktree.applied import Applied
@@ -174,11 +176,13 @@ class Project:
     def apply(self, *words: str) -> Applied:
         parser = argparse.ArgumentParser()
         applying.options(parser)
+        recover(self.root)
         return applying.apply(self.layout, **vars(parser.parse_args(words)))
 
     def refresh(self, *words: str) -> refreshing.Refreshed:
         parser = argparse.ArgumentParser()
         refreshing.options(parser)
+        recover(self.root)
         return refreshing.refresh(self.layout, Options(**vars(parser.parse_args(words))))
 
     def take(self, clone: Path, commits: str, topic: str, title: str = "") -> None:
@@ -240,6 +244,44 @@ class Project:
             ["git", *words], cwd=where or self.work, check=True, capture_output=True
         )
         return done.stdout.decode("utf-8", "surrogateescape").strip()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A project as it was at one moment of a run."""
+
+    at: str
+    project: Project
+
+
+def _listing(root: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for path in sorted(root.rglob("*")):
+        stat = path.lstat()
+        found.append((str(path), stat.st_size, 0 if path.is_dir() else stat.st_mtime_ns))
+    return found
+
+
+def cuts_of(project: Project, run: Callable[[], object], where: Path) -> list[Cut]:
+    """Every state that `run` goes through, the last one aside."""
+    cuts: list[Cut] = []
+    seen = _listing(project.root)
+
+    def watch(name: str) -> None:
+        nonlocal seen
+        if name.startswith("swap: staged") and cuts and cuts[-1].at.startswith("swap: staged"):
+            return  # one more file in a folder that nothing reads yet
+        now = _listing(project.root)
+        if now != seen:
+            seen = now
+            cuts.append(Cut(name, project.copy(where / str(len(cuts)))))
+
+    checkpoints.watch(watch)
+    try:
+        run()
+    finally:
+        checkpoints.watch(None)
+    return cuts
 
 
 def clone_of(project: Project, where: Path) -> Path:

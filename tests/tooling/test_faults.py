@@ -15,21 +15,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.cli import main
-from ci.core import checkpoints, files
+from ci.core import files
 from ci.core.content import Content
 from ci.core.errors import Fault
 from ci.core.runlock import alone
 from ci.git import repo as sealed
 from ci.pinned.indexes import indexes
 from ci.worktree.checkout import Dirty
-from tests.tooling.projects import LINE, UPSTREAM, Project, text
+from tests.tooling.projects import LINE, UPSTREAM, Cut, Project, cuts_of, text
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW = "[Misc] A third"
@@ -40,44 +39,6 @@ NEW = "[Misc] A third"
 # A run is watched at every checkpoint and before every git process. Whatever
 # lies on the disk there is what a kill at that moment leaves; each state that
 # differs from the one before is copied, and a plain run is let loose on the copy.
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A project as it was at one moment of a run."""
-
-    at: str
-    project: Project
-
-
-def _listing(root: Path) -> list[tuple[str, int, int]]:
-    found = []
-    for path in sorted(root.rglob("*")):
-        stat = path.lstat()
-        found.append((str(path), stat.st_size, 0 if path.is_dir() else stat.st_mtime_ns))
-    return found
-
-
-def _cuts(project: Project, run: Callable[[], object], where: Path) -> list[Cut]:
-    """Every state that `run` goes through, the last one aside."""
-    cuts: list[Cut] = []
-    seen = _listing(project.root)
-
-    def watch(name: str) -> None:
-        nonlocal seen
-        if name.startswith("swap: staged") and cuts and cuts[-1].at.startswith("swap: staged"):
-            return  # one more file in a folder that nothing reads yet
-        now = _listing(project.root)
-        if now != seen:
-            seen = now
-            cuts.append(Cut(name, project.copy(where / str(len(cuts)))))
-
-    checkpoints.watch(watch)
-    try:
-        run()
-    finally:
-        checkpoints.watch(None)
-    return cuts
 
 
 @pytest.fixture
@@ -100,7 +61,7 @@ def _check(cut: Cut, like: Project) -> None:
 def test_killed_while_composing_from_nothing(project: Project, tmp_path: Path) -> None:
     shutil.rmtree(project.layout.store)
     shutil.rmtree(project.work)
-    cuts = _cuts(project, project.apply, tmp_path / "cuts")
+    cuts = cuts_of(project, project.apply, tmp_path / "cuts")
     assert len(cuts) > 10
     for cut in cuts:
         _check(cut, project)
@@ -112,7 +73,7 @@ def test_killed_while_the_work_tree_moves(
     """From the whole series to its first patch: files come, go and change."""
     _shorten(project)
     project.write("notes.txt", text("mine"))
-    cuts = _cuts(project, project.apply, tmp_path / "cuts")
+    cuts = cuts_of(project, project.apply, tmp_path / "cuts")
     assert {"work tree: files moved", "work tree: index moved"} <= {cut.at for cut in cuts}
     (project.work / "notes.txt").unlink()
     for cut in cuts:
@@ -124,7 +85,7 @@ def test_killed_while_the_work_tree_moves(
 
 def test_killed_and_the_user_edits_before_the_next_run(project: Project, tmp_path: Path) -> None:
     _shorten(project)
-    cuts = _cuts(project, project.apply, tmp_path / "cuts")
+    cuts = cuts_of(project, project.apply, tmp_path / "cuts")
     assert {"work tree: update announced", "work tree: files moved"} <= {cut.at for cut in cuts}
     for cut in cuts:
         put = cut.project
@@ -142,7 +103,7 @@ def test_git_killed_in_the_middle_of_a_file(project: Project, tmp_path: Path) ->
     _shorten(shorter)
     [cut] = [
         c
-        for c in _cuts(shorter, shorter.apply, tmp_path / "cuts")
+        for c in cuts_of(shorter, shorter.apply, tmp_path / "cuts")
         if c.at == "work tree: update announced"
     ]
     half = shorter.files()["vllm/a.py"][:100]
@@ -184,7 +145,7 @@ def test_killed_while_refreshing(project: Project, tmp_path: Path) -> None:
     _edit(project)
     edited = project.files()
     old = project.series()
-    cuts = _cuts(project, project.refresh, tmp_path / "cuts")
+    cuts = cuts_of(project, project.refresh, tmp_path / "cuts")
     new = project.series()
     assert project.files() == edited
     assert sum(cut.at.startswith("swap: put") for cut in cuts) >= 6
@@ -206,7 +167,7 @@ def test_killed_while_discarding(project: Project, before: Project, tmp_path: Pa
     _edit(project)
     project.write("notes.txt", text("mine"))
     project.write("ignored.txt", text("mine"))
-    cuts = _cuts(project, lambda: project.apply("--discard"), tmp_path / "cuts")
+    cuts = cuts_of(project, lambda: project.apply("--discard"), tmp_path / "cuts")
     assert {"work tree: discard announced", "work tree: files discarded"} <= {c.at for c in cuts}
     for cut in cuts:
         one = cut.project
@@ -220,7 +181,7 @@ def test_killed_while_discarding(project: Project, before: Project, tmp_path: Pa
 
 def test_a_swap_that_was_cut_short_and_edited_since(project: Project, tmp_path: Path) -> None:
     _edit(project)
-    cuts = _cuts(project, project.refresh, tmp_path / "cuts")
+    cuts = cuts_of(project, project.refresh, tmp_path / "cuts")
     [cut] = [c for c in cuts if c.at == "swap: stage in place"]
     patch = cut.project.root / "patches/L/0001-Build-Say-six.patch"
     patch.write_bytes(b"mine")

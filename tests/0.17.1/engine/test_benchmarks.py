@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from cpurig.models.ours import TINY_LLAMA
 
-BENCH = Path(__file__).resolve().parents[3] / "bench" / "0.17.1"
+LINE = Path(__file__).resolve().parents[1]
+BENCH = LINE.parents[1] / "bench" / LINE.name
 
 
 def _run(name: str, *words: str, **environment: str) -> str:

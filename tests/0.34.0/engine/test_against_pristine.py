@@ -22,7 +22,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parents[3] / "bench" / "0.34.0"))
+LINE = Path(__file__).resolve().parents[1]
+sys.path.append(str(LINE.parents[1] / "bench" / LINE.name))
 from step_trees import Core, current, load_core
 
 NEEDED = ("NGRAM_PRISTINE", "NGRAM_SERIES_TESTS")
