@@ -85,6 +85,12 @@ def roll(session: nox.Session) -> None:
 
 
 @nox.session
+def port(session: nox.Session) -> None:
+    """Carry a topic of one line to another (-- TOPIC --to LINE)."""
+    _ci(session, "port")
+
+
+@nox.session
 def status(session: nox.Session) -> None:
     """Say where pin, topics, rolls, tests, wheels and work tree stand (-- --json, --html)."""
     _ci(session, "status")

@@ -94,6 +94,7 @@ VERBS: tuple[Verb, ...] = (
     _module_verb("prefixes", "try every prefix, topic and declared need by itself", all_lines=True),
     _module_verb("status", "show where everything stands, on one screen", all_lines=True),
     _module_verb("roll", "try the series on another vLLM, and move it there"),
+    _module_verb("port", "try a topic of a line on another line, and carry it there"),
 )
 
 

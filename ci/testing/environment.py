@@ -154,7 +154,7 @@ class TestEnvironment:
             export_tree(self.source.git, tree, folder, wanted)
 
         target = self.paths.runs / name
-        ensure_built(target, tree, make)
+        ensure_built(target, key_of(tree, repr((_TEST_FILES, _TEST_NAMES))), make)
         return target
 
     @cached_property

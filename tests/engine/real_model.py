@@ -7,6 +7,7 @@ A line's `test_real_model.py` imports the tests.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from engines import GPU_ASYNC, GPU_SYNC, NONE, Run, engine
@@ -22,6 +23,12 @@ LENGTH = int(os.environ.get("NGRAM_REAL_TOKENS", "32"))
 
 # Each chat costs as much as another, and four take minutes: a default run has two.
 PAIRS = [("copy", "list"), pytest.param(("rewrite", "summarise"), marks=pytest.mark.slow)]
+
+
+def prompt_ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.apply_chat_template(
+        chat(text), add_generation_prompt=True, return_dict=False
+    )
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=" and ".join)
@@ -40,7 +47,7 @@ def runs(request) -> dict[str, dict[str, Run]]:
         ) as started:
             made[mode] = {
                 name: started.run(
-                    [tokens(tokenizer.apply_chat_template(chat(text), add_generation_prompt=True))],
+                    [tokens(prompt_ids(tokenizer, text))],
                     greedy(max_tokens=LENGTH, ignore_eos=False),
                 )
                 for name, text in CHATS.items()

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ci.core import checkpoints
 from ci.core.content import EXECUTABLE, REGULAR, Content
@@ -282,6 +283,23 @@ def cuts_of(project: Project, run: Callable[[], object], where: Path) -> list[Cu
     finally:
         checkpoints.watch(None)
     return cuts
+
+
+def second_line(
+    project: Project,
+    upstream: Mapping[str, Content] = MappingProxyType({"vllm/a.py": text("another a")}),
+    version: str = "0.0.9",
+) -> Project:
+    """Another line of the project, `M`, on another vLLM, without a patch."""
+    other = Project.make(project.root / "other", upstream)
+    line = Project(Layout(project.root, "M"))
+    other.layout.patches.rename(line.layout.patches)
+    pin = line.layout.pin.read_text().replace("0.0.1", version)
+    line.layout.pin.write_text(pin)
+    sdist = other.layout.downloads / "vllm-0.0.1.tar.gz"
+    sdist.rename(line.layout.downloads / f"vllm-{version}.tar.gz")
+    shutil.rmtree(other.root)
+    return line
 
 
 def clone_of(project: Project, where: Path) -> Path:

@@ -13,7 +13,7 @@ from ci import cli
 from ci.core import lines
 from ci.core.errors import Fault
 from ci.core.layout import Layout
-from tests.tooling.projects import LINE, Project, text
+from tests.tooling.projects import LINE, Project, second_line, text
 
 
 @pytest.fixture
@@ -178,21 +178,8 @@ def test_a_move_that_is_cut_short_is_finished(
 # --- two lines beside each other -----------------------------------------------------------
 
 
-def second(project: Project, version: str = "0.0.9") -> Project:
-    """Another line of the project, on another vLLM, without a patch."""
-    other = Project.make(project.root / "other", {"vllm/a.py": text("another a")})
-    line = Project(Layout(project.root, "M"))
-    other.layout.patches.rename(line.layout.patches)
-    pin = line.layout.pin.read_text().replace("0.0.1", version)
-    line.layout.pin.write_text(pin)
-    sdist = other.layout.downloads / "vllm-0.0.1.tar.gz"
-    sdist.rename(line.layout.downloads / f"vllm-{version}.tar.gz")
-    shutil.rmtree(other.root)
-    return line
-
-
 def test_two_lines_share_a_store_and_nothing_else(project: Project) -> None:
-    line = second(project)
+    line = second_line(project)
     first = project.apply().head
     line.apply()
     assert line.files()["vllm/a.py"] == b"another a\n"
@@ -209,7 +196,7 @@ def test_two_lines_share_a_store_and_nothing_else(project: Project) -> None:
 
 
 def test_a_series_on_the_pin_of_another_line(project: Project) -> None:
-    line = second(project)
+    line = second_line(project)
     shutil.copy(line.layout.pin, project.layout.pin)
     shutil.rmtree(line.layout.patches)
     with pytest.raises(Fault, match=r"patches/L/series\.lock is for the base tree"):
@@ -217,7 +204,7 @@ def test_a_series_on_the_pin_of_another_line(project: Project) -> None:
 
 
 def test_two_lines_with_one_pin(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    line = second(project)
+    line = second_line(project)
     shutil.copy(project.layout.pin, line.layout.pin)
     assert cli.main(["apply"], root=project.root) == 1
     told = capsys.readouterr().err
