@@ -15,9 +15,9 @@ from itertools import groupby
 from ci.core.content import SYMLINK, is_binary, show, split_lines
 from ci.core.errors import Fault
 from ci.pinned.pin import load_pin
+from ci.series import drift, resolutions
 from ci.series import lock as locking
 from ci.series import patch as patchfile
-from ci.series import resolutions
 from ci.series.compose import parse_patch
 from ci.series.diff import FileDiff
 from ci.series.kept import not_kept
@@ -87,7 +87,7 @@ def _check_tables(folders: SeriesPaths, files: SeriesFiles, lock: Lock) -> Itera
 
 
 def _check_folder(folders: SeriesPaths) -> Iterator[Problem]:
-    known = {"pin.toml", "series.toml", "series.lock", "topics", "resolutions"}
+    known = {"pin.toml", "series.toml", "series.lock", "topics", "resolutions", drift.FILE}
     for path in sorted(folders.patches.iterdir()):
         if path.name not in known and path.suffix != ".patch":
             yield Problem(named(folders, path), "does not belong here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,12 +13,22 @@ from ci.core.errors import Fault
 from ci.pinned.pin import Pin, load_pin
 from ci.roll.conflict_tree import open_patch
 from ci.series.compose import parse_patches
+from ci.series.drift import Drift, Verdict, load_drift
 from ci.series.lock import load_lock
 from ci.series.model import Patch, SeriesFiles, read_files
 from ci.series.patch import PatchFile
 from ci.series.paths import SeriesPaths
 from ci.series.topics import topic_patches
-from ci.status.model import PatchStatus, PinStatus, RollStatus, Status, TopicStatus, WheelStatus
+from ci.status.model import (
+    PatchStatus,
+    PinStatus,
+    RollStatus,
+    SharedTopic,
+    Status,
+    TopicOnLine,
+    TopicStatus,
+    WheelStatus,
+)
 from ci.wheel.identity import SeriesIdentity, identify
 from ci.worktree.applied import as_locked, composed_head
 from ci.worktree.tree import WorkTree, standing
@@ -27,10 +37,18 @@ _FRESH = 6 * 3600
 """Seconds for which the newest release is not asked for again."""
 
 
-def gather(folders: SeriesPaths, tree: WorkTree, dist: Path, *, offline: bool = False) -> Status:
+def gather(
+    folders: SeriesPaths,
+    lines: Sequence[SeriesPaths],
+    tree: WorkTree,
+    dist: Path,
+    *,
+    offline: bool = False,
+) -> Status:
     """Look at everything.
 
     Args:
+        lines: every line that is to be shown beside the others; none for no table.
         dist: where the wheels are.
         offline: do not ask for new releases.
 
@@ -44,6 +62,7 @@ def gather(folders: SeriesPaths, tree: WorkTree, dist: Path, *, offline: bool = 
         series=identity.id,
         pin=_pin(pin, folders.build / "releases.json", offline=offline),
         topics=tuple(_topics(files)),
+        lines=_side_by_side(lines) if len(lines) > 1 else (),
         rolls=_rolls(folders.build / "roll", files.fingerprint()),
         tests=_tests(folders.build, identity),
         wheels=_wheels(dist, pin.version, identity),
@@ -97,6 +116,28 @@ def _topics(files: SeriesFiles) -> Iterator[TopicStatus]:
             tuple(sorted(needs)),
             tuple(_patch(files, patch, parsed[patch.file]) for patch in own),
         )
+
+
+def _side_by_side(lines: Sequence[SeriesPaths]) -> tuple[SharedTopic, ...]:
+    """Every topic of any line, on each of them; topics are known by their names."""
+    topics = {at.line: {t.name: t for t in _topics(read_files(at))} for at in lines}
+    names = list(dict.fromkeys(name for own in topics.values() for name in own))
+    cells: dict[str, dict[str, TopicOnLine | Drift | None]] = {name: {} for name in names}
+    for at in lines:
+        own = topics[at.line]
+        others = [name for name in names if any(name in topics[o.line] for o in lines if o != at)]
+        said = load_drift(at, own, others)
+        for name in names:
+            untried = None if said is None else Drift(name, Verdict.UNTRIED, "")
+            cells[name][at.line] = (
+                _on_line(own[name]) if name in own else (said or {}).get(name, untried)
+            )
+    return tuple(SharedTopic(name, on) for name, on in cells.items())
+
+
+def _on_line(topic: TopicStatus) -> TopicOnLine:
+    added, removed = sum(p.added for p in topic.patches), sum(p.removed for p in topic.patches)
+    return TopicOnLine(topic.state, topic.upstream, added, removed)
 
 
 def _patch(files: SeriesFiles, patch: Patch, parsed: PatchFile) -> PatchStatus:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ci.series.drift import Drift
+
 
 @dataclass(frozen=True)
 class PinStatus:
@@ -43,6 +45,29 @@ class TopicStatus:
 
 
 @dataclass(frozen=True)
+class TopicOnLine:
+    """A topic on one line: where it stands, and the lines of upstream's files that it changes."""
+
+    state: str
+    upstream: str
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True)
+class SharedTopic:
+    """A topic on every line.
+
+    Attributes:
+        on: by line; what became of it there where the line says so, None where the line
+            neither has it nor says anything of other lines' topics.
+    """
+
+    name: str
+    on: Mapping[str, TopicOnLine | Drift | None]
+
+
+@dataclass(frozen=True)
 class RollStatus:
     """What the last roll to one target found. `stale`: the series changed since."""
 
@@ -70,6 +95,7 @@ class Status:
     series: str
     pin: PinStatus
     topics: tuple[TopicStatus, ...]
+    lines: tuple[SharedTopic, ...]
     rolls: tuple[RollStatus, ...]
     tests: tuple[str, ...]
     wheels: tuple[WheelStatus, ...]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from ci.status.model import PinStatus, RollStatus, Status, TopicStatus, WheelStatus
+from ci.series.drift import Drift
+from ci.status.model import (
+    PinStatus,
+    RollStatus,
+    SharedTopic,
+    Status,
+    TopicOnLine,
+    TopicStatus,
+    WheelStatus,
+)
 
 # -- words that both share ------------------------------------------------------
 
@@ -31,6 +40,20 @@ def _size(topic: TopicStatus) -> str:
 
 def _where(topic: TopicStatus) -> str:
     return topic.state + (f", {topic.upstream}" if topic.upstream else "")
+
+
+def _cell(on: TopicOnLine | Drift | None) -> str:
+    """A topic on one line, in a few words."""
+    if on is None:
+        return "–"
+    if isinstance(on, Drift):
+        return on.verdict.value + (f": {on.here}" if on.here else "")
+    sent = f", {on.upstream.rpartition('/')[2]}" if on.upstream else ""
+    return f"{on.state}{sent} +{on.added} −{on.removed}"
+
+
+def _reason(topic: SharedTopic) -> str:
+    return " ".join(on.reason for on in topic.on.values() if isinstance(on, Drift))
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -84,12 +107,31 @@ def _lines(status: Status) -> Iterator[str]:
         for patch in topic.patches:
             own = f"  {patch.overlay_files} new" if patch.overlay_files else ""
             yield f"  {patch.file[:4]} {patch.subject}  +{patch.added} −{patch.removed}{own}"
+    yield from _side_by_side(status.lines)
     yield ""
     for name, lines in _sections(status):
         shown = [line for line, _ in lines[:_MOST]] or ["none yet"]
         shown += [f"… and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
         for number, line in enumerate(shown):
             yield f"{name if number == 0 else '':<10} {line}"
+
+
+def _side_by_side(topics: Sequence[SharedTopic]) -> Iterator[str]:
+    """A table of all lines' topics, and the reasons below it."""
+    if not topics:
+        return
+    rows = [("topics by line", *topics[0].on)]
+    rows += [(topic.name, *map(_cell, topic.on.values())) for topic in topics]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield ""
+    for row in rows:
+        yield "  ".join(
+            f"{word:<{width}}" for word, width in zip(row, widths, strict=True)
+        ).rstrip()
+    said = [(topic.name, reason) for topic in topics if (reason := _reason(topic))]
+    if said:
+        yield ""
+    yield from (f"{name}: {reason}" for name, reason in said)
 
 
 # -- HTML -----------------------------------------------------------------------
@@ -112,6 +154,7 @@ def as_html(status: Status) -> str:
         f"<h1>Series <code>{series}</code> on vLLM {escape(pin.version)}</h1>",
         f"<p><code>{escape(_commit(pin))}</code>, {escape(_age(pin))}</p>",
         *(_topic(topic) for topic in status.topics),
+        _lines_table(status.lines),
         *(_list(name, lines) for name, lines in _sections(status)),
     ]
     return (
@@ -136,13 +179,29 @@ def _topic(topic: TopicStatus) -> str:
         )
         for p in topic.patches
     ]
-    head = "".join(f"<th>{word}</th>" for word in ("patch", "lines upstream", "files", "new files"))
-    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return (
         f"<h2>{escape(topic.name)}: {escape(topic.title)}</h2>"
         f'<p class="dim">{escape(topic.state)} {where}{needs}</p>'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        + _table(("patch", "lines upstream", "files", "new files"), rows)
     )
+
+
+def _lines_table(topics: Sequence[SharedTopic]) -> str:
+    if not topics:
+        return ""
+    rows = [
+        tuple(map(escape, (topic.name, *map(_cell, topic.on.values()), _reason(topic))))
+        for topic in topics
+    ]
+    head = ("topic", *map(escape, topics[0].on), "what was seen")
+    return "<h2>Topics by line</h2>" + _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are HTML already."""
+    top = "".join(f"<th>{word}</th>" for word in head)
+    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _list(name: str, lines: Sequence[tuple[str, bool]]) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
+from ci.core import lines
 from ci.core.layout import Layout
 from ci.status import page
 from ci.status.gather import gather
 from ci.worktree.tree import WorkTree
+
+_PAGE = Path("build/LINE/status.html")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -26,23 +29,23 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--html",
         nargs="?",
         type=Path,
-        const=Path("build/status.html"),
+        const=_PAGE,
         metavar="FILE",
-        help="write it as one self-contained page (default: build/status.html)",
+        help=f"write it as one self-contained page (default: {_PAGE})",
     )
     parser.add_argument("--offline", action="store_true", help="do not ask for new releases")
 
 
 def run(layout: Layout, args: argparse.Namespace) -> int:
     """The verb."""
-    status = gather(
-        layout, WorkTree(layout.work_tree, layout.store), layout.dist, offline=args.offline
-    )
+    # With --all-lines, once.
+    beside = lines.every(layout.root) if args.first_line else []
+    tree = WorkTree(layout.work_tree, layout.store)
+    status = gather(layout, beside, tree, layout.dist, offline=args.offline)
     if args.json:
-        json.dump(asdict(status), sys.stdout, indent=1)
-        print()
+        print(json.dumps(msgspec.to_builtins(status), indent=1))
     elif args.html:
-        target = args.html if args.html.is_absolute() else layout.root / args.html
+        target = layout.root / (layout.build / "status.html" if args.html == _PAGE else args.html)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page.as_html(status), encoding="utf-8")
         print(target)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci import cli
-from tests.tooling.projects import UPSTREAM, Project, put, sdist_of, text
+from tests.tooling.projects import UPSTREAM, Project, put, sdist_of, second_line, text
 
 NOW = ["0.0.1", "0.0.2", "0.1.0"]
 
@@ -164,3 +164,80 @@ def test_looking_leaves_another_run_s_index_alone(
     index.unlink()
     assert "edited: vllm/b.py" in _told(project, capsys)
     assert not index.exists()
+
+
+# --- several lines -------------------------------------------------------------------
+
+
+def _drift(line: Project, **entry: str) -> None:
+    table = "".join(f'{key} = "{value}"\n' for key, value in entry.items())
+    with (line.layout.patches / "drift.toml").open("a") as file:
+        file.write(f"[[topic]]\n{table}")
+
+
+def _table(told: str) -> dict[str, str]:
+    """The rows of the table, by topic, with one blank between cells."""
+    rows = told[told.index("topics by line") :].split("\n\n")[0].splitlines()
+    return {row.split()[0]: " ".join(row.split()[1:]) for row in rows[1:]}
+
+
+def test_topics_side_by_side(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    other = second_line(project, UPSTREAM)
+    assert cli.main(["port", "build", "--to", "M", "--accept"], root=project.root) == 0
+    told = _told(project, capsys, "--offline")
+    assert _table(told) == {
+        "build": "local +1 −1 local +1 −1",
+        "core": "local +3 −3 –",
+        "all": "– local +0 −0",
+    }
+    _drift(other, name="core", verdict="done upstream", reason="Seen in a.py.")
+    told = _told(project, capsys, "--offline")
+    assert _table(told)["core"] == "local +3 −3 done upstream"
+    assert "\ncore: Seen in a.py.\n" in told
+    assert _table(told)["all"] == "– local +0 −0"
+    data = json.loads(_told(project, capsys, "--offline", "--json"))["lines"]
+    assert data[1]["on"]["M"]["verdict"] == "done upstream"
+    told = _told(project, capsys, "--offline", "--all-lines")
+    assert told.count("topics by line") == 1
+
+
+def test_what_nobody_tried(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    other = second_line(project, UPSTREAM)
+    _drift(other, name="core", verdict="without object", reason="Gone.")
+    assert _table(_told(project, capsys, "--offline"))["build"] == "local +1 −1 not tried"
+
+
+def test_one_line_has_no_table(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "topics by line" not in _told(project, capsys, "--offline")
+
+
+def test_each_line_has_its_page(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    second_line(project, UPSTREAM)
+    _told(project, capsys, "--offline", "--all-lines", "--html")
+    assert "Topics by line" in (project.layout.build / "status.html").read_text()
+    assert (project.layout.shared / "M" / "status.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "entry, told",
+    [
+        ({"name": "gone", "verdict": "not tried"}, "gone is no topic of another line"),
+        ({"name": "all", "verdict": "not tried"}, "all is a topic of the line itself"),
+        ({"name": "core", "verdict": "perhaps"}, "topic core verdict: invalid enum value"),
+        ({"name": "core", "verdict": "still open"}, "core should name the line's topic in `here`"),
+        (
+            {"name": "core", "verdict": "still open", "here": "gone"},
+            "core names gone, which is no topic of the line",
+        ),
+    ],
+)
+def test_wrong_drift(
+    project: Project, capsys: pytest.CaptureFixture[str], entry: dict[str, str], told: str
+) -> None:
+    other = second_line(project, UPSTREAM)
+    _drift(other, **entry, reason="Why.")
+    capsys.readouterr()
+    assert cli.main(["status", "--offline"], root=project.root) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: patches/M/drift.toml: {told}")
+    assert said.count("\n") == 1
