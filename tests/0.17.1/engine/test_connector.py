@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from engines import GPU_ASYNC, GPU_SYNC, NONE, Engine, engine
-from episodes import slots_of
+from line import slots_of
 from scenarios import greedy, loop
 from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector
 

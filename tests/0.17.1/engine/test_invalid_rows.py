@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from engines import GPU_ASYNC, GPU_SYNC, NGRAM, engine
-from episodes import HIGH, LOW, GreedyRule, continuation, with_table_model
+from episodes import HIGH, LOW, continuation, with_table_model
+from line import GreedyRule
 from scenarios import greedy
 from vllm.v1.sample import rejection_sampler
 

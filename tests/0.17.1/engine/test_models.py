@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import GPU_ASYNC, GPU_SYNC, NGRAM, NONE, engine
-from episodes import slots_of
+from line import slots_of
 from scenarios import greedy
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from engines import GPU_ASYNC, GPU_SYNC, NONE, Engine, engine
-from episodes import slots_of
+from line import slots_of
 from scenarios import greedy, mixed
 
 WORK = mixed(31, 10), greedy()

@@ -60,6 +60,28 @@ def skip_interpreted_overflow_checks() -> None:
 
 
 @functools.cache
+def patch_language_once_a_launch() -> None:
+    """The interpreter patches triton.language anew for each call of a jitted function.
+
+    In a kernel that calls others that is nearly half of the time.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    plain, languages = interpreter._patch_lang, (tl, tl.core)
+    # What newer versions have to restore; there is nothing where nothing was patched.
+    nothing = getattr(interpreter, "_LangPatchScope", type(None))()
+
+    def patch(fn):
+        seen = [m for m in fn.__globals__.values() if any(m is one for one in languages)]
+        if seen and not any(tl.core.is_builtin(module.load) for module in seen):
+            return nothing
+        return plain(fn)
+
+    interpreter._patch_lang = patch
+
+
+@functools.cache
 def let_xgrammar_take_index_tensors() -> None:
     """Its CPU kernel wants a list where its CUDA kernel also takes a tensor."""
     import xgrammar

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import torch
+from cpurig import guards
 
 from v2rig.bare import BarePlatform
 
@@ -14,14 +14,8 @@ if os.environ.get("TRITON_INTERPRET") != "1" or os.environ.get("CUDA_VISIBLE_DEV
     raise RuntimeError("v2rig needs TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES set and empty")
 
 
-def _skip_interpreted_overflow_checks() -> None:
-    from triton.runtime import interpreter
-
-    b = interpreter.interpreter_builder
-    b.options = dataclasses.replace(b.options, sanitize_overflow=False)
-
-
-_skip_interpreted_overflow_checks()
+guards.skip_interpreted_overflow_checks()
+guards.patch_language_once_a_launch()
 # The stub of the one compiled operator that CPUWorker calls itself.
 _lib = torch.library.Library("_C", "FRAGMENT")
 _lib.define("init_cpu_memory_env(int[] nodes) -> ()")

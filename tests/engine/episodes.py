@@ -3,9 +3,9 @@
 
 The model is replaced by a table: the next token depends on the last one, and in
 places on the position. So every request's right answer is known without a second
-run, and a step costs what the engine itself costs. The greedy rejection kernel is
-replaced by the same rule in torch (interpreted, it would be most of the time; the
-matrix runs the kernel itself).
+run, and a step costs what the engine itself costs. A line may replace its greedy
+rejection kernel by the same rule in torch, where that would be most of the time,
+interpreted; the matrix runs the kernel itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from engines import Engine
+from line import check_histories, use_model, use_plain_rejection
 from vllm import SamplingParams
-from vllm.v1.sample import rejection_sampler
 
 LOW, HIGH = 3, 60  # the token ids that the table knows
 ODD = 13  # every position that this divides takes another way
@@ -54,28 +54,6 @@ class TableModel(torch.nn.Module):
         return torch.nn.functional.one_hot(hidden[:, 0], self.vocabulary).float()
 
 
-class GreedyRule:
-    """rejection_greedy_sample_kernel, without the interpreter."""
-
-    def __getitem__(self, _grid):
-        return self.launch
-
-    @staticmethod
-    def launch(output, cumulative, drafts, argmax, bonus, is_greedy, _max_spec_len) -> None:
-        assert is_greedy is None or bool(is_greedy.all())
-        start = 0
-        for row, end in enumerate(cumulative.tolist()):
-            right = argmax[start:end].to(output.dtype)
-            wrong = (drafts[start:end] != right).nonzero()
-            if len(wrong):
-                taken = int(wrong[0]) + 1
-                output[row, :taken] = right[:taken]
-            else:
-                output[row, : end - start] = right
-                output[row, end - start] = bonus[row, 0]
-            start = end
-
-
 def with_outputs_at_once(patch: Any, chance: float, seed: int = 0) -> None:
     """Let outputs be there before the next step is scheduled, now and then or always.
 
@@ -88,7 +66,7 @@ def with_outputs_at_once(patch: Any, chance: float, seed: int = 0) -> None:
     def sample_tokens(self, grammar_output, non_block=False):
         future = plain(self, grammar_output, non_block=non_block)
         if non_block and pick.random() < chance:
-            future.exception()
+            future.result()
         return future
 
     patch.setattr(UniProcExecutor, "sample_tokens", sample_tokens)
@@ -97,17 +75,9 @@ def with_outputs_at_once(patch: Any, chance: float, seed: int = 0) -> None:
 def with_table_model(engine: Engine, patch: Any) -> Engine:
     """Put the table and the rule into a running engine."""
     runner = engine.runner
-    runner.model = TableModel(runner.model_config.get_vocab_size())
-    patch.setattr(rejection_sampler, "rejection_greedy_sample_kernel", GreedyRule())
+    use_model(runner, TableModel(runner.model_config.get_vocab_size()))
+    use_plain_rejection(patch)
     return engine
-
-
-def slots_of(runner: Any, row: int, count: int) -> list[int]:
-    """Where the token buffer keeps a row's first tokens."""
-    buffer = runner.drafter.token_buffer
-    table = runner.input_batch.block_table[buffer.kv_cache_gid].get_numpy_array()
-    size = buffer.block_size
-    return [int(table[row, p // size]) * size + p % size for p in range(count)]
 
 
 @dataclass
@@ -185,7 +155,7 @@ class Episode:
             if self.core.has_unfinished_requests():
                 self._step()
         self.check_outputs()
-        self.check_buffer()
+        check_histories(self.engine)
         self.drain()
 
     def drain(self) -> None:
@@ -211,16 +181,3 @@ class Episode:
                 or len(live.prompt) + len(live.output) == self.max_model_len
             )
             assert ended and not set(live.output[:-1]) & live.stops, name
-
-    def check_buffer(self) -> None:
-        """The token beside each KV slot is the history's token at that position."""
-        runner, scheduler = self.engine.runner, self.engine.scheduler
-        buffer = runner.drafter.token_buffer
-        for name, row in runner.input_batch.req_id_to_index.items():
-            request = scheduler.requests.get(name)
-            if request is None or request.num_computed_tokens == 0:
-                continue
-            # The last token has no slot before the next step.
-            known = min(request.num_computed_tokens, request.num_tokens - 1)
-            slots = slots_of(runner, row, known)
-            assert buffer.tokens[slots].tolist() == list(request.all_token_ids[:known]), name
