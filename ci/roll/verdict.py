@@ -7,6 +7,7 @@ every hunk and file of the series is in both.
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -172,6 +173,11 @@ def counts(report: Report) -> dict[str, int]:
 
 _SHOWN = 12
 """Lines of one side of a clash that a table shows; the JSON holds all."""
+
+
+def shown(report: Report, *, in_json: bool) -> str:
+    """The report as a verb prints it."""
+    return json.dumps(as_json(report), indent=1) if in_json else as_text(report).rstrip("\n")
 
 
 def as_text(report: Report) -> str:

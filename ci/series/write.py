@@ -122,11 +122,11 @@ def write_series(
 
 def _finish(swap: _Swap) -> None:
     """Give the build folder its name, and forget the change, which is made."""
-    named = swap.build.with_name(swap.becomes)
-    if swap.build != named:
-        swap.build.rename(named)
+    build = swap.build.with_name(swap.becomes)
+    if swap.build != build:
+        swap.build.rename(build)
         checkpoint("swap: build folder renamed")
-    (named / _JOURNAL).unlink()
+    (build / _JOURNAL).unlink()
 
 
 def changed(folders: SeriesPaths, paths: Iterable[str]) -> list[str]:

@@ -125,7 +125,7 @@ def _side_by_side(lines: Sequence[SeriesPaths]) -> tuple[SharedTopic, ...]:
     cells: dict[str, dict[str, TopicOnLine | Drift | None]] = {name: {} for name in names}
     for at in lines:
         own = topics[at.line]
-        others = [name for name in names if any(name in topics[o.line] for o in lines if o != at)]
+        others = {name for line, its in topics.items() if line != at.line for name in its}
         said = load_drift(at, own, others)
         for name in names:
             untried = None if said is None else Drift(name, Verdict.UNTRIED, "")
@@ -136,8 +136,7 @@ def _side_by_side(lines: Sequence[SeriesPaths]) -> tuple[SharedTopic, ...]:
 
 
 def _on_line(topic: TopicStatus) -> TopicOnLine:
-    added, removed = sum(p.added for p in topic.patches), sum(p.removed for p in topic.patches)
-    return TopicOnLine(topic.state, topic.upstream, added, removed)
+    return TopicOnLine(topic.state, topic.upstream, topic.added, topic.removed)
 
 
 def _patch(files: SeriesFiles, patch: Patch, parsed: PatchFile) -> PatchStatus:

@@ -43,6 +43,14 @@ class TopicStatus:
     needs: tuple[str, ...]
     patches: tuple[PatchStatus, ...]
 
+    @property
+    def added(self) -> int:
+        return sum(patch.added for patch in self.patches)
+
+    @property
+    def removed(self) -> int:
+        return sum(patch.removed for patch in self.patches)
+
 
 @dataclass(frozen=True)
 class TopicOnLine:

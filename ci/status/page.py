@@ -32,10 +32,9 @@ def _commit(pin: PinStatus) -> str:
 
 
 def _size(topic: TopicStatus) -> str:
-    added, removed = sum(p.added for p in topic.patches), sum(p.removed for p in topic.patches)
     own = sum(p.overlay_files for p in topic.patches)
     lines = sum(p.overlay_lines for p in topic.patches)
-    return f"+{added} −{removed} upstream, {own} new files ({lines} lines)"
+    return f"+{topic.added} −{topic.removed} upstream, {own} new files ({lines} lines)"
 
 
 def _where(topic: TopicStatus) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from ci.core import files as on_disk
 from ci.core import lines
@@ -17,7 +16,7 @@ from ci.git.store import open_store
 from ci.pinned.pin import load_pin
 from ci.roll.conflict_tree import ConflictTree
 from ci.roll.port import Side, port, write
-from ci.roll.verdict import as_json, as_text
+from ci.roll.verdict import shown
 from ci.series import resolutions
 from ci.series.base import open_base
 from ci.series.lock import load_lock
@@ -74,7 +73,7 @@ def _run(layout: Layout, to: Layout, args: argparse.Namespace) -> int:
         )
         return 0
     report = ported.rolled.report
-    print(json.dumps(as_json(report), indent=1) if args.json else as_text(report).rstrip("\n"))
+    print(shown(report, in_json=args.json))
     if ported.rolled.stuck is not None:
         say(tree.lay_out(ported.head, ported.rolled))
         return 1

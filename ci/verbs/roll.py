@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +19,7 @@ from ci.roll.conflict_tree import ConflictTree, open_patch
 from ci.roll.line import carried
 from ci.roll.target import Targets, key_of, known_targets
 from ci.roll.tried import Tried, keep_verdicts, move, try_on
-from ci.roll.verdict import as_json, as_text
+from ci.roll.verdict import shown
 from ci.series import resolutions
 from ci.series.model import read_files
 from ci.series.write import changed
@@ -155,7 +154,7 @@ def _run(layout: Layout, args: argparse.Namespace) -> int:
         _accept(layout, becomes, tried, args)
         return 0
     report = tried.rolled.report
-    print(json.dumps(as_json(report), indent=1) if args.json else as_text(report).rstrip("\n"))
+    print(shown(report, in_json=args.json))
     if tried.rolled.stuck is not None:
         say(tree.lay_out(tried.base, tried.rolled))
         return 1

@@ -25,6 +25,10 @@ NEEDED = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
+# What the lines' tests import, before they do.
+pytest.register_assert_rewrite(
+    "episodes", "fuzz", "line", "matrix", "real_model", "reasoning", "sampling", "tight_budget"
+)
 # Before anything imports vLLM or Triton.
 for _name, _value in NEEDED.items():
     os.environ.setdefault(_name, _value)

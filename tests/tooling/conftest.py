@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.core.content import REGULAR, Content
+from ci.git.repo import Git, Result
 from tests.tooling.projects import (
     A2,
     A3,
@@ -97,3 +98,12 @@ def _sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def project(_sample: Project, tmp_path: Path) -> Project:
     """The sample, applied, in a folder of its own."""
     return _sample.copy(tmp_path / "project")
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package index answers, and no repository."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(Git, "attempt_list", lambda self, *words: Result(128, b"", b""))

@@ -75,6 +75,17 @@ def sdist_of(tree: Mapping[str, Content]) -> bytes:
     return out.getvalue()
 
 
+RELEASE_COMMIT = "abcdef123" + "4" * 31
+"""The commit that a release of `write_release` names the start of."""
+
+
+def write_release(folder: Path, tree: Mapping[str, Content], version: str = "0.0.2") -> str:
+    """Put the sdist of a release into a folder, and hand the folder back for --source."""
+    release = {**tree, "vllm/_version.py": text("commit_id = 'gabcdef123'")}
+    (folder / f"vllm-{version}.tar.gz").write_bytes(sdist_of(release))
+    return str(folder)
+
+
 def write_tree(store: Git, ref: str, tree: Mapping[str, Content]) -> tuple[str, str]:
     """Put a tree into a repository under `ref`; its commit and tree."""
     feed = [b"commit %s\ncommitter u <u@u> %s\ndata 0\n" % (ref.encode(), CLOCK.encode())]

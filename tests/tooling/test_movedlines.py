@@ -9,12 +9,12 @@ import pytest
 from ci import cli
 from ci.core import lines
 from ci.core.layout import Layout
-from ci.git.repo import Git, Result
 from ci.pinned.pin import load_pin
-from tests.tooling.projects import UPSTREAM, Project, cuts_of, edit, put, sdist_of, text
+from tests.tooling.projects import RELEASE_COMMIT as COMMIT
+from tests.tooling.projects import UPSTREAM, Project, cuts_of, edit, put, text, write_release
 
+pytestmark = pytest.mark.usefixtures("unreachable")
 OLD, NEW = "0.0.1", "0.0.2"
-COMMIT = "abcdef123" + "4" * 31
 TARGET = {**UPSTREAM, "setup.py": edit(UPSTREAM["setup.py"], ("setup line 1\n", "0\n1\n"))}
 OWN = {
     f"patches/{OLD}/topics/core.md": text("Why"),
@@ -25,9 +25,8 @@ OWN = {
 
 
 @pytest.fixture
-def line(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def line(project: Project, tmp_path: Path) -> Project:
     """The sample as a line that is called like its vLLM, with a release to roll it to."""
-    monkeypatch.setattr(Git, "attempt_list", lambda self, *words: Result(128, b"", b""))
     for folder in ("patches", "overlay", "build"):
         (project.root / folder / project.layout.line).rename(project.root / folder / OLD)
     moved = Project(Layout(project.root, OLD))
@@ -35,9 +34,7 @@ def line(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
         put(moved.root, path, content)
     (moved.root / lines.DEFAULT).write_text(f'# Mine.\ndefault = "{OLD}"\n')
     moved.apply()
-    release = {**TARGET, "vllm/_version.py": text("commit_id = 'gabcdef123'")}
-    (tmp_path / f"vllm-{NEW}.tar.gz").write_bytes(sdist_of(release))
-    assert _roll(moved, NEW, "--source", str(tmp_path)) == 0
+    assert _roll(moved, NEW, "--source", write_release(tmp_path, TARGET, NEW)) == 0
     return moved
 
 
@@ -106,12 +103,8 @@ def test_a_new_line_is_called_like_its_vllm(line: Project) -> None:
     assert lines.names(line.root) == (OLD, NEW)
 
 
-def test_a_line_of_another_name_keeps_it(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Git, "attempt_list", lambda self, *words: Result(128, b"", b""))
-    (tmp_path / f"vllm-{NEW}.tar.gz").write_bytes(sdist_of(TARGET))
-    assert _accept(project, "--source", str(tmp_path)) == 0
+def test_a_line_of_another_name_keeps_it(project: Project, tmp_path: Path) -> None:
+    assert _accept(project, "--source", write_release(tmp_path, TARGET, NEW)) == 0
     assert lines.names(project.root) == (project.layout.line,)
     assert load_pin(project.layout.pin).version == NEW
 

@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ci import cli
-from ci.core.content import Content
 from ci.git.repo import Git, Result
 from ci.pinned.pin import load_pin
 from ci.series import check as serieslint
 from ci.series.model import read_files
-from tests.tooling.projects import UPSTREAM, Project, edit, put, sdist_of, text
+from tests.tooling.projects import RELEASE_COMMIT as COMMIT
+from tests.tooling.projects import UPSTREAM, Project, edit, put, text, write_release
 
 SETUP = edit(UPSTREAM["setup.py"], ("line 6\n", "line VI\n"))
 CONFLICT = {**UPSTREAM, "setup.py": SETUP}
 EASY = {**UPSTREAM, "setup.py": edit(UPSTREAM["setup.py"], ("setup line 1\n", "0\n1\n"))}
-COMMIT = "abcdef123" + "4" * 31
 
 
 _ASK_REPOSITORY = Git.attempt_list
-
-
-@pytest.fixture(autouse=True)
-def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(Git, "attempt_list", lambda self, *words: Result(128, b"", b""))
-
-
-def _sdist(tmp_path: Path, tree: Mapping[str, Content], version: str = "0.0.2") -> str:
-    path = tmp_path / f"vllm-{version}.tar.gz"
-    path.write_bytes(sdist_of({**tree, "vllm/_version.py": text("commit_id = 'gabcdef123'")}))
-    return str(tmp_path)
+pytestmark = pytest.mark.usefixtures("unreachable")
 
 
 def _run(project: Project, *words: str) -> int:
@@ -58,7 +43,7 @@ def test_a_roll_that_fits(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = project.series()
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, EASY)) == 0
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, EASY)) == 0
     told = capsys.readouterr()
     assert "series on vLLM 0.0.1, tried on 0.0.2" in told.out
     assert "1 moved" in told.out
@@ -70,7 +55,7 @@ def test_a_roll_that_fits(
 def test_json_is_all_there_is_on_stdout(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--json", "--source", _sdist(tmp_path, EASY)) == 0
+    assert _run(project, "0.0.2", "--json", "--source", write_release(tmp_path, EASY)) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["target"] == "0.0.2"
     kept = json.loads((project.layout.build / "roll/0.0.2/verdicts.json").read_bytes())
@@ -78,7 +63,7 @@ def test_json_is_all_there_is_on_stdout(
 
 
 def test_the_second_time_needs_no_source(project: Project, tmp_path: Path) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, EASY)) == 0
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, EASY)) == 0
     (tmp_path / "vllm-0.0.2.tar.gz").unlink()
     assert _run(project, "0.0.2") == 0
 
@@ -86,7 +71,7 @@ def test_the_second_time_needs_no_source(project: Project, tmp_path: Path) -> No
 def test_accept_writes_pin_and_series(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, EASY)) == 0
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, EASY)) == 0
     assert _run(project, "0.0.2", "--accept") == 1
     assert "--commit ID (the sdist says that it starts with abcdef123)" in capsys.readouterr().err
     assert _run(project, "0.0.2", "--accept", "--commit", "9" * 40) == 1
@@ -106,7 +91,7 @@ def test_accept_asks_the_repository_for_the_tag(
 ) -> None:
     peeled = f"{'7' * 40}\trefs/tags/v0.0.2\n{COMMIT}\trefs/tags/v0.0.2^{{}}\n"
     monkeypatch.setattr(Git, "attempt_list", lambda self, *words: Result(0, peeled.encode(), b""))
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, EASY), "--accept") == 0
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, EASY), "--accept") == 0
     assert load_pin(project.layout.pin).commit == COMMIT
 
 
@@ -114,7 +99,7 @@ def test_a_patch_that_is_upstream_is_taken_out_and_said(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = {**UPSTREAM, "setup.py": edit(UPSTREAM["setup.py"], ("line 6\n", "line six\n"))}
-    source = _sdist(tmp_path, taken)
+    source = write_release(tmp_path, taken)
     words = ("0.0.2", "--source", source, "--accept", "--commit", COMMIT)
     assert _run(project, *words) == 0
     assert "Build-Say-six has nothing left to change" in capsys.readouterr().out
@@ -130,7 +115,7 @@ def test_a_patch_that_is_upstream_is_taken_out_and_said(
 def test_a_conflict_is_laid_out_solved_and_remembered(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = _sdist(tmp_path, CONFLICT)
+    source = write_release(tmp_path, CONFLICT)
     assert _run(project, "0.0.2", "--source", source) == 1
     assert "its conflicts are marked in" in capsys.readouterr().err
     status = subprocess.run(
@@ -147,7 +132,7 @@ def test_a_conflict_is_laid_out_solved_and_remembered(
     assert not _work(project).exists()
     (kept,) = (project.layout.patches / "resolutions").iterdir()
     assert kept.name == "Build-Say-six--0.0.2.patch"
-    assert _run(project, "0.0.3", "--source", _sdist(tmp_path, CONFLICT, "0.0.3")) == 0
+    assert _run(project, "0.0.3", "--source", write_release(tmp_path, CONFLICT, "0.0.3")) == 0
     assert _run(project, "0.0.2", "--accept", "--commit", COMMIT) == 0
     project.apply("--discard")
     assert b"setup line VI, six\n" in project.files()["setup.py"]
@@ -179,7 +164,7 @@ def test_nothing_is_accepted_while_a_patch_is_open(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = project.series()
-    words = ("0.0.2", "--source", _sdist(tmp_path, CONFLICT), "--accept", "--commit", COMMIT)
+    words = ("0.0.2", "--source", write_release(tmp_path, CONFLICT), "--accept", "--commit", COMMIT)
     assert _run(project, *words) == 1
     told = capsys.readouterr().err
     assert "not every patch has a place on 0.0.2 yet" in told
@@ -191,7 +176,7 @@ def test_a_deleted_file_is_solved_elsewhere(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = {path: c for path, c in UPSTREAM.items() if path != "setup.py"}
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, tree)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, tree)) == 1
     note = _work(project) / "setup.py.conflict"
     assert "+setup line six" in note.read_text()
     assert _run(project, "--continue") == 1
@@ -208,7 +193,7 @@ def test_a_deleted_file_is_solved_elsewhere(
 def test_dropping_a_change_is_a_decision(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, CONFLICT)) == 1
     _solve(project, "setup.py", "setup line VI\n")
     assert _run(project, "--continue") == 0
     capsys.readouterr()
@@ -218,7 +203,7 @@ def test_dropping_a_change_is_a_decision(
 
 def test_two_conflicts_one_after_the_other(project: Project, tmp_path: Path) -> None:
     tree = {**CONFLICT, "vllm/a.py": edit(UPSTREAM["vllm/a.py"], ("a line 5\n", "a V\n"))}
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, tree)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, tree)) == 1
     _solve(project, "setup.py", "setup line VI and six\n")
     assert _run(project, "--continue") == 1
     assert "setup line VI and six" in (_work(project) / "setup.py").read_text()
@@ -229,7 +214,7 @@ def test_two_conflicts_one_after_the_other(project: Project, tmp_path: Path) -> 
 def test_edits_are_not_lost(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = _sdist(tmp_path, CONFLICT)
+    source = write_release(tmp_path, CONFLICT)
     assert _run(project, "0.0.2", "--source", source) == 1
     put(_work(project), "mine.txt", text("mine"))
     assert _run(project, "0.0.2") == 1
@@ -247,7 +232,7 @@ def test_edits_are_not_lost(
 def test_a_series_that_changed_meanwhile(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, CONFLICT)) == 1
     _solve(project, "setup.py", "setup line VI and six\n")
     put(project.root, "overlay/L/vllm/new.py", text("newest"))
     assert _run(project, "--continue") == 1
@@ -297,7 +282,7 @@ def test_a_tag_and_a_branch_of_one_name(
 def test_any_mark_that_is_left_is_named(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, CONFLICT)) == 1
     file = _work(project) / "setup.py"
     marked = file.read_text()
     for mark in ("<<<<<<< upstream\n", "||||||| pinned\n", ">>>>>>> patch\n"):
@@ -312,7 +297,7 @@ def test_any_mark_that_is_left_is_named(
 def test_what_git_ignores_is_kept(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = _sdist(tmp_path, {**CONFLICT, ".gitignore": text("*.log")})
+    source = write_release(tmp_path, {**CONFLICT, ".gitignore": text("*.log")})
     assert _run(project, "0.0.2", "--source", source) == 1
     _solve(project, "setup.py", "setup line VI and six\n")
     put(_work(project), "notes.log", text("mine"))
@@ -325,7 +310,7 @@ def test_what_git_ignores_is_kept(
 def test_what_is_left_unnamed_is_the_open_roll(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    open_one, easy = _sdist(tmp_path, CONFLICT), _sdist(tmp_path, EASY, "0.0.3")
+    open_one, easy = write_release(tmp_path, CONFLICT), write_release(tmp_path, EASY, "0.0.3")
     assert _run(project, "0.0.2", "--source", open_one) == 1
     assert "`nox -s roll -- 0.0.2 --continue`" in capsys.readouterr().err
     assert _run(project, "0.0.3", "--source", easy) == 0
@@ -341,7 +326,7 @@ def test_what_is_left_unnamed_is_the_open_roll(
 def test_an_earlier_roll_that_cannot_be_read_is_passed_over(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(project, "0.0.2", "--source", _sdist(tmp_path, CONFLICT)) == 1
+    assert _run(project, "0.0.2", "--source", write_release(tmp_path, CONFLICT)) == 1
     broken = project.layout.build / "roll" / "0.0.3"
     broken.mkdir()
     (broken / "target.json").write_text("{")
@@ -353,7 +338,7 @@ def test_two_open_rolls_have_to_be_named(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for version in ("0.0.2", "0.0.3"):
-        assert _run(project, version, "--source", _sdist(tmp_path, CONFLICT, version)) == 1
+        assert _run(project, version, "--source", write_release(tmp_path, CONFLICT, version)) == 1
     assert _run(project, "--abort") == 1
     assert "name the one that you mean: 0.0.3, 0.0.2" in capsys.readouterr().err
     assert _run(project, "0.0.2", "--abort") == 0

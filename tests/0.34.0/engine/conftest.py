@@ -3,12 +3,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.register_assert_rewrite(
-    "episodes", "fuzz", "line", "matrix", "real_model", "reasoning", "sampling", "tight_budget"
-)
-
-from harness import figures, pytest_terminal_summary  # noqa: E402
+from harness import figures, pytest_terminal_summary
 
 __all__ = ["figures", "pytest_terminal_summary"]

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from cpurig import guards
 
 from v2rig.bare import BarePlatform
 
-if os.environ.get("TRITON_INTERPRET") != "1" or os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-    raise RuntimeError("v2rig needs TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES set and empty")
-
-
+guards.require_environment()
 guards.skip_interpreted_overflow_checks()
 guards.patch_language_once_a_launch()
 # The stub of the one compiled operator that CPUWorker calls itself.
