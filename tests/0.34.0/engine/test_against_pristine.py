@@ -32,12 +32,12 @@ if missing := [name for name in NEEDED if name not in os.environ]:
 PRISTINE, TESTS = (Path(os.environ[name]).resolve() for name in NEEDED)
 SPEC = importlib.util.find_spec("vllm")
 assert SPEC is not None and SPEC.origin is not None
-HARNESS = "tests.v1.core.test_step_fast_paths"
+HARNESS = "tests.v1.core.step_utils"
 EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
 
 
 def load_harness(core: Core) -> ModuleType:
-    """The series' test module, on a tree's scheduler."""
+    """The series' random steps, on a tree's scheduler."""
     for name in [n for n in sys.modules if n.startswith("tests.v1.core")]:
         del sys.modules[name]
     with current(core):
@@ -91,7 +91,7 @@ def test_steps_equal_those_of_the_pristine(kind: str, data: st.DataObject) -> No
     seen: dict[str, list[Any]] = {}
     for name, harness in HARNESSES.items():
         with current(CORES[name]):
-            side = harness.Side(harness.KINDS[kind], plain=False)
+            side = harness.Side(harness.KINDS[kind])
             seen[name] = [plain_values(side.step(step)) for step in steps]
     for pristine, patched in zip(seen["PRISTINE"], seen["PATCHED"], strict=True):
         assert patched == pristine

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
-"""The scheduler's shortcuts change nothing but time.
+"""Random steps of a scheduler, to compare it with one that takes no shortcuts.
 
-Two schedulers get the same random requests and sampled tokens. One of them has the
-shortcuts turned off or replaced by the plain code that they stand for. After each step
-the KV cache managers, the block pool, the block hashes and what the steps returned have
-to be equal.
+Both get the same requests and sampled tokens. After each step the KV cache managers,
+the block pool, the block hashes and what the steps returned have to be equal.
 """
 
 from collections import deque
@@ -14,20 +12,17 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from vllm.config import VllmConfig
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.kv_cache_interface import (
@@ -46,8 +41,6 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from .utils import create_scheduler, mock_kv
-
-pytestmark = pytest.mark.cpu_test
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 40
@@ -125,95 +118,6 @@ KINDS = {
 }
 
 
-class PlainRequest(Request):
-    def update_block_hashes(self) -> None:
-        if self._block_hasher is not None:
-            self.block_hashes.extend(self._block_hasher(self))
-
-
-class PlainScheduler(Scheduler):
-    """With the methods that look at each request and token one by one."""
-
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        num_new_tokens = len(new_token_ids)
-        stopped = False
-        for num_new, output_token_id in enumerate(new_token_ids, 1):
-            request.append_output_token_ids(output_token_id)
-            stopped = check_stop(request, self.max_model_len)
-            if stopped:
-                if not is_stale:
-                    request.num_computed_tokens -= len(new_token_ids) - num_new
-                del new_token_ids[num_new:]
-                break
-        if not is_stale and request.num_output_placeholders > 0:
-            request.num_output_placeholders -= num_new_tokens
-            assert request.num_output_placeholders >= 0
-        return new_token_ids, stopped
-
-    def _make_cached_request_data(
-        self,
-        running_reqs: list[Request],
-        num_scheduled_tokens: dict[str, int],
-        spec_decode_tokens: dict[str, list[int]],
-        req_to_new_blocks: dict[str, KVCacheBlocks],
-    ) -> CachedRequestData:
-        assert not self.use_pp
-        return CachedRequestData(
-            req_ids=[req.request_id for req in running_reqs],
-            new_token_ids=[],
-            new_block_ids=[
-                req_to_new_blocks[req.request_id].get_block_ids(allow_none=True)
-                for req in running_reqs
-            ],
-            num_computed_tokens=[req.num_computed_tokens for req in running_reqs],
-            num_output_tokens=[
-                req.num_output_tokens + req.num_output_placeholders
-                for req in running_reqs
-            ],
-        )
-
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        for req_id, num_scheduled in scheduler_output.num_scheduled_tokens.items():
-            request = self.requests[req_id]
-            request.num_computed_tokens += num_scheduled
-            request.num_in_flight_tokens += num_scheduled
-            if self.defer_block_free:
-                request.last_sched_seq = self.sched_step_seq
-            request.is_prefill_chunk = request.num_computed_tokens < (
-                request.num_tokens + request.num_output_placeholders
-            )
-            scheduler_output.has_structured_output_requests |= (
-                request.use_structured_output and not request.is_prefill_chunk
-            )
-            if not request.is_prefill_chunk:
-                self._inflight_prefills.discard(request)
-        self.finished_req_ids: set[str] = set()
-        self.reset_preempted_req_ids: set[str] = set()
-
-
-class PlainAsyncScheduler(PlainScheduler, AsyncScheduler):
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        PlainScheduler._update_after_schedule(self, scheduler_output)
-        placeholders = [-1] * scheduler_output.num_spec_tokens_to_schedule
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        for req_id in scheduler_output.num_scheduled_tokens:
-            request = self.requests[req_id]
-            if request.is_prefill_chunk:
-                continue
-            num_drafts = len(drafts.get(req_id, ()))
-            scheduler_output.pending_structured_output_tokens |= (
-                request.use_structured_output
-                and (request.num_output_placeholders > 0 or num_drafts > 0)
-            )
-            request.num_output_placeholders += (
-                self.num_sampled_tokens_per_step + num_drafts
-            )
-            request.spec_token_ids = placeholders
-            request.next_decode_eligible_step = self.current_step + self.decode_stagger
-
-
 @cache
 def _vllm_config(kind: Kind) -> VllmConfig:
     """Made once for each kind: a model configuration takes long to make."""
@@ -235,17 +139,13 @@ def _vllm_config(kind: Kind) -> VllmConfig:
     return config
 
 
-def _scheduler(kind: Kind, plain: bool) -> Scheduler:
+def _scheduler(
+    kind: Kind, sync_cls: type[Scheduler], async_cls: type[AsyncScheduler]
+) -> Scheduler:
     config = _vllm_config(kind)
     groups = [KVCacheGroupSpec([f"layer{i}"], s) for i, s in enumerate(kind.specs)]
     register_all_kvcache_specs(config)
-    cls = {
-        (False, False): Scheduler,
-        (False, True): AsyncScheduler,
-        (True, False): PlainScheduler,
-        (True, True): PlainAsyncScheduler,
-    }[plain, kind.asynchronous]
-    scheduler = cls(
+    scheduler = (async_cls if kind.asynchronous else sync_cls)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(NUM_BLOCKS, [], groups),
         block_size=kind.block_size,
@@ -264,12 +164,6 @@ def _scheduler(kind: Kind, plain: bool) -> Scheduler:
         kind.hash_lookahead
     )
     scheduler.kv_cache_manager.block_pool.enable_kv_cache_events = True
-    if plain:
-        coordinator = scheduler.kv_cache_manager.coordinator
-        coordinator.full_block_managers = None
-        coordinator.by_length_managers = None
-        # No mask is returned, but each output is made with all its fields.
-        scheduler.return_sampling_mask = True
     return scheduler
 
 
@@ -318,6 +212,11 @@ STEPS = st.lists(
     min_size=8,
     max_size=40,
 )
+RANDOM_STEPS = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 @dataclass
@@ -325,13 +224,15 @@ class Side:
     """One of the two schedulers, with the steps that are in flight."""
 
     kind: Kind
-    plain: bool
+    request_cls: type[Request] = Request
+    sync_cls: type[Scheduler] = Scheduler
+    async_cls: type[AsyncScheduler] = AsyncScheduler
     num_requests: int = 0
     # Each with the requests that sample in it.
     in_flight: deque[tuple[SchedulerOutput, set[str]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.scheduler = _scheduler(self.kind, self.plain)
+        self.scheduler = _scheduler(self.kind, self.sync_cls, self.async_cls)
         self.hasher = get_request_block_hasher(
             self.kind.hash_block_size, sha256, self.kind.hash_lookahead
         )
@@ -344,8 +245,7 @@ class Side:
             repetition_detection=REPETITIONS if new.detects_repetition else None,
         )
         params.update_from_generation_config({}, EOS_TOKEN_ID)
-        cls = PlainRequest if self.plain else Request
-        request = cls(
+        request = self.request_cls(
             request_id=f"request-{self.num_requests}",
             prompt_token_ids=[100 + new.prefix] * new.prompt_length,
             sampling_params=params,
@@ -481,55 +381,7 @@ def _scheduled(output: SchedulerOutput) -> dict[str, Any]:
     }
 
 
-def test_decode_steps_take_the_shortcuts() -> None:
+def assert_steps_equal(fast: Side, plain: Side, steps: list[Step]) -> None:
     init_none_hash(sha256)
-    side = Side(KINDS["full"], plain=False)
-    manager = side.scheduler.kv_cache_manager
-    decode = Step((), accepted=(0,), tokens=(9,), abort=None, reset=False)
-    side.step(replace(decode, new_requests=(NewRequest(0, BLOCK_SIZE, 24),)))
-    (request,) = side.scheduler.running
-
-    num_tokens = request.num_computed_tokens
-    for _ in range(2 * BLOCK_SIZE):
-        num_tokens += 1
-        num_missing_blocks = manager.coordinator.get_num_missing_blocks(
-            request.request_id, num_tokens
-        )
-        assert num_missing_blocks == (num_tokens % BLOCK_SIZE == 1)
-        side.step(decode)
-        assert request.num_computed_tokens == num_tokens
-    assert manager.coordinator.get_num_missing_blocks("no such request", 1) is None
-
-
-def test_blocks_that_do_not_fill_are_not_cached_again() -> None:
-    init_none_hash(sha256)
-    side = Side(KINDS["full"], plain=False)
-    (attention,) = side.scheduler.kv_cache_manager.coordinator.single_type_managers
-    cached_at = []
-
-    def cache_blocks(
-        request: Request, num_tokens: int, *args: Any, **kwargs: Any
-    ) -> None:
-        cached_at.append(num_tokens)
-        type(attention).cache_blocks(attention, request, num_tokens, *args, **kwargs)
-
-    attention.cache_blocks = cache_blocks
-    decode = Step((), accepted=(0,), tokens=(9,), abort=None, reset=False)
-    side.step(replace(decode, new_requests=(NewRequest(0, BLOCK_SIZE, 24),)))
-    for _ in range(2 * BLOCK_SIZE):
-        side.step(decode)
-    assert cached_at == [BLOCK_SIZE, 2 * BLOCK_SIZE, 3 * BLOCK_SIZE]
-
-
-@pytest.mark.parametrize("name", KINDS)
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(steps=STEPS)
-def test_steps_equal_plain_steps(name: str, steps: list[Step]) -> None:
-    init_none_hash(sha256)
-    plain, fast = Side(KINDS[name], plain=True), Side(KINDS[name], plain=False)
     for step in steps:
         assert fast.step(step) == plain.step(step)
